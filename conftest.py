@@ -1,9 +1,11 @@
 """The settings of all tests and doctests: examples, threads, the cache folder."""
 
+import importlib
 import os
 import shutil
 import tempfile
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,6 +39,18 @@ if not _IS_WORKER:
 # pytest imports modules with doctests by their files, and makes each an attribute of its package, unless it is loaded: volta_fn.jit is both
 # a package and, for all who import volta_fn, a function. To be loaded after the settings above.
 import volta_fn  # noqa: E402
+
+_PACKAGE = Path(volta_fn.__file__).parent
+
+
+def pytest_collect_file(file_path: Path) -> None:
+    """Import a module's package before pytest imports the module by its file.
+
+    A package that loads the module would have another copy of it, whose classes differ from those of the first one.
+    """
+    parts = file_path.with_suffix("").parts
+    if file_path.suffix == ".py" and file_path.is_relative_to(_PACKAGE):
+        importlib.import_module(".".join([_PACKAGE.name, *parts[len(_PACKAGE.parts) : -1]]))
 
 
 def pytest_unconfigure() -> None:

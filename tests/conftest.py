@@ -24,6 +24,7 @@ COMPILED = (
     "docs/test_pages.py",
     "jit/test_function.py",
     "jit/test_fused.py",
+    "numpy/elementwise/test_extremes.py",
     "numpy/test_large_indices.py",
     "primitives/test_ragged.py",
     "test_random_programs.py",

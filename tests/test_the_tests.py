@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import volta_fn
 from tests.laws import laws_for, missing
 from tests.laws.batching import vmap_is_a_loop, vmap_of_derivatives_is_a_loop
 from tests.laws.derivatives import derivatives_keep_dtypes, first_derivatives_hold, second_derivatives_hold
@@ -223,3 +227,12 @@ def test_missing_rules_are_named() -> None:
     bare = Primitive("bare", _abstract)
     rules = ["an evaluation rule", "a derivative rule (jvp)", "a batching rule (batch)", "samples in tests/samples"]
     assert missing(bare, set()) == rules
+
+
+def test_examples_of_several_modules_have_one_copy_of_each() -> None:
+    """A module that pytest loads by its file is the one that its package has loaded, whose classes are the same."""
+    folder = Path(volta_fn.__file__).parent / "experimental" / "sparse"
+    files = [str(folder / f"{name}.py") for name in ("bcoo", "shapes", "products")]
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", *files]
+    done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

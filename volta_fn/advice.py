@@ -120,6 +120,7 @@ MODULES: dict[str, str] = {
     "bfloat16": "`vf.tree.map(lambda x: x.astype('bfloat16'), model)` changes the dtype",
     "astype": "`vf.tree.map(lambda x: x.astype(dtype), model)` changes the dtype",
     "generate": "`vf.nn.generate(model, tokens, max_new_tokens)` continues a prompt",
+    "from_pretrained": "`vf.io.load_pretrained(folder)` returns a language model with the weights of a folder or of a GGUF file",
     "save_pretrained": "`vf.io.save_pretrained(folder, model)` writes a folder in Hugging Face's format",
     "modules": "a module is a pytree: `vf.tree.leaves(model, is_leaf=…)` and `model.children()` have its parts",
     "register_buffer": "arrays that no gradient changes are fields, too: wrap them in `vf.lax.stop_gradient`, or pass them as state",
@@ -363,6 +364,16 @@ def habit(owner: str, name: str, answer: str) -> property:
         raise AttributeError(f"{owner} has no attribute {name!r}: {answer}")
 
     return property(read)
+
+
+class MissingOfClass:
+    """An attribute that a class lacks: `AttributeError` with an answer."""
+
+    def __init__(self, name: str, answers: Mapping[str, str]) -> None:
+        self._name, self._answers = name, answers
+
+    def __get__(self, instance: Any, owner: type) -> NoReturn:
+        unknown_attribute(owner.__name__, self._name, self._answers)
 
 
 def explained(function: F) -> F:

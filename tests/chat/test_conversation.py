@@ -16,6 +16,7 @@ import volta_fn as vf
 from volta_fn import nn
 from volta_fn.chat import Conversation, TextDecoder, load_tokenizer, main
 from volta_fn.errors import CorruptFileError, MissingDependencyError, SerializationError
+from volta_fn.nn.language import generation
 
 tokenizers = pytest.importorskip("tokenizers")
 TEXT = ["Hello there, how are you?", "I am well, thank you: 1, 2, 3. Üñî ✓ 🙂", "user assistant\n" * 3]
@@ -85,6 +86,27 @@ def test_an_answer_that_is_not_finished(folder: Path) -> None:
     again = "".join(conversation.ask("Go on"))
     tokens = conversation.tokenizer.encode(conversation.template.render(conversation.messages[:-1]), add_special_tokens=False).ids
     assert again == conversation.tokenizer.decode(nn.generate(conversation.model, tokens, 20, stop_tokens=()).tolist())
+
+
+def test_an_answer_that_is_interrupted_in_a_step(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step has taken the cache, so the next answer reads the whole text."""
+    pytest.importorskip("jinja2")
+    conversation = Conversation.from_pretrained(folder, max_new_tokens=8, stop_tokens=())
+    step, calls = generation._step, []
+
+    def interrupted(*args: Any) -> Any:
+        results = step(*args)
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return results
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(generation, "_step", interrupted)
+        list(conversation.ask("Hello"))
+    again = "".join(conversation.ask("Go on"))
+    tokens = conversation.tokenizer.encode(conversation.template.render(conversation.messages[:-1]), add_special_tokens=False).ids
+    assert again == conversation.tokenizer.decode(nn.generate(conversation.model, tokens, 8, stop_tokens=()).tolist())
 
 
 def test_sampling_follows_the_seed(folder: Path) -> None:

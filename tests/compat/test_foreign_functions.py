@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import re
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -225,20 +227,31 @@ def test_memory_of_an_interrupted_wait_stays(monkeypatch: pytest.MonkeyPatch) ->
     del handlers
 
 
+TYPE = 7_000_001  # a number that no registered type has
+
+
+def set_state(frame: Any, address: int, kind: int = TYPE) -> int | None:
+    return api_function(frame, 7, module._State)(
+        module._State(48, None, frame.ctx, frame.stage, ctypes.pointer(ctypes.c_int64(kind)), address)
+    )
+
+
+def get_state(frame: Any, stage: int, kind: int = TYPE) -> tuple[int | None, int | None]:
+    """Return the handle of an error, and the state."""
+    state = module._State(48, None, frame.ctx, stage, ctypes.pointer(ctypes.c_int64(kind)), 0)
+    return api_function(frame, 8, module._State)(state), state.state
+
+
 def test_state_of_a_call_is_made_once() -> None:
     runs: list[str] = []
 
-    def instantiate(frame: Any) -> None:
+    def instantiate(frame: Any) -> int | None:
         runs.append("instantiate")
         assert frame.args.size == 0
-        kind = ctypes.c_int64(1)
-        api_function(frame, 7, module._State)(module._State(48, None, frame.ctx, frame.stage, ctypes.pointer(kind), 7))
+        return set_state(frame, 7)
 
     def execute(frame: Any) -> None:
-        kind = ctypes.c_int64(1)
-        state = module._State(48, None, frame.ctx, 0, ctypes.pointer(kind), 0)
-        assert not api_function(frame, 8, module._State)(state)
-        runs.append(f"state {state.state}")
+        runs.append(f"state {get_state(frame, 0)[1]}")
         double(frame)
 
     handlers = registered("stateful", instantiate=instantiate, execute=execute)
@@ -246,6 +259,101 @@ def test_state_of_a_call_is_made_once() -> None:
     for _ in range(2):
         np.testing.assert_array_equal(function(vnp.ones(2)), [2, 2])
     assert runs == ["instantiate", "state 7", "state 7"]
+    del handlers
+
+
+def test_states_are_deleted_with_their_run_or_call() -> None:
+    deleted: list[int] = []
+    deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(deleted.append)
+    info = module._TypeInfo(24, None, ctypes.cast(deleter, ctypes.c_void_p).value)
+    place = ctypes.c_int64(0)
+    capsules = {"type_id": ffi.pycapsule(ctypes.pointer(place)), "type_info": ffi.pycapsule(ctypes.pointer(info))}
+    ffi.register_ffi_type("a state that is deleted", capsules)
+
+    def execute(frame: Any) -> None:
+        assert [get_state(frame, stage, place.value) for stage in (0, 2)] == [(None, 10), (None, 12)]
+        double(frame)
+
+    handlers = registered(
+        "deleted",
+        instantiate=lambda frame: set_state(frame, 10, place.value),
+        initialize=lambda frame: set_state(frame, 12, place.value),
+        execute=execute,
+    )
+    states = dict(module._states)
+    for run in range(3):
+        np.testing.assert_array_equal(ffi.ffi_call("deleted", vf.ShapeDtypeStruct((2,), "float32"))(vnp.ones(2)), [2, 2])
+        gc.collect()
+        assert sorted(deleted) == [10] * (run + 1) + [12] * (run + 1)
+    assert module._states == states
+    del handlers
+
+
+def test_a_stage_that_fails_after_another_leaves_no_state() -> None:
+    handlers = registered("half", initialize=lambda frame: set_state(frame, 12), execute=lambda frame: failure(frame, b"no such case"))
+    states = dict(module._states)
+    call = ffi.ffi_call("half", vf.ShapeDtypeStruct((2,), "float32"))
+    with pytest.raises(CallbackError, match="half failed: no such case"):
+        call(vnp.ones(2))
+    with pytest.raises(CallbackError, match="the attribute kind must be a number"):
+        call(vnp.ones(2), kind=[1])
+    assert module._states == states
+    del handlers
+
+
+def test_states_that_are_set_twice_or_of_another_type_are_errors() -> None:
+    messages: list[str] = []
+
+    def message_of(handle: int | None) -> None:
+        messages.append(module._errors.pop(handle).value.decode())
+
+    def execute(frame: Any) -> None:
+        assert not set_state(frame, 1)
+        message_of(set_state(frame, 2))
+        message_of(get_state(frame, 3, TYPE + 1)[0])
+        message_of(get_state(frame, 1)[0])
+        double(frame)
+
+    handlers = registered("twice", execute=execute)
+    ffi.ffi_call("twice", vf.ShapeDtypeStruct((2,), "float32"))(vnp.ones(2))
+    assert messages == [
+        "the stage execute has set its state already", "the stage execute has set a state of another type",
+        "the stage prepare has set no state",
+    ]  # fmt: skip
+    del handlers
+
+
+def test_threads_share_one_state_of_a_call_and_have_those_of_runs_alone() -> None:
+    runs: list[str] = []
+    met = threading.Barrier(2)
+
+    def instantiate(frame: Any) -> int | None:
+        runs.append("instantiate")
+        for _ in range(1000):
+            time.sleep(0)  # another thread that does not wait for this one comes here too
+        return set_state(frame, 7)
+
+    def initialize(frame: Any) -> int | None:
+        (x,) = pointers(frame.args.values, frame.args.size)
+        handle = set_state(frame, int(array_of(x)[0]))
+        met.wait()  # both runs have set theirs
+        return handle
+
+    def execute(frame: Any) -> None:
+        (out,) = pointers(frame.rets.values, frame.rets.size)
+        array_of(out)[...] = get_state(frame, 0)[1], get_state(frame, 2)[1]
+
+    handlers = registered("threads", instantiate=instantiate, initialize=initialize, execute=execute)
+    struct = vf.ShapeDtypeStruct((2,), "float32")
+    call = module._Call("threads", [1], [struct], ([None], [None]), {}, {})
+    results: dict[int, Any] = {}
+    threads = [threading.Thread(target=lambda k=k: results.update({k: call(np.full(2, k, "float32"))[0]})) for k in (3, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert runs == ["instantiate"]
+    np.testing.assert_array_equal([results[3], results[4]], [[7, 3], [7, 4]])
     del handlers
 
 
@@ -293,6 +401,7 @@ def fields(structure: str) -> list[str]:
         ("XLA_FFI_Error_GetMessage_Args", "_ErrorMessage"),
         ("XLA_FFI_Error_Destroy_Args", "_Error"),
         ("XLA_FFI_Type_Register_Args", "_Type"),
+        ("XLA_FFI_TypeInfo", "_TypeInfo"),
         ("XLA_FFI_State_Set_Args", "_State"),
         ("XLA_FFI_State_Get_Args", "_State"),
         ("XLA_FFI_ThreadPool_Schedule_Args", "_Task"),

@@ -185,3 +185,27 @@ def test_squareplus_of_all_sizes(dtype, b):
     for actual in (nn.squareplus(x, b), vf.jit(nn.squareplus)(x, np.dtype(dtype).type(b))):
         np.testing.assert_allclose(actual, wanted, rtol=4 * np.finfo(dtype).eps, atol=float(np.finfo(dtype).tiny))
     assert b == 0 or np.isfinite(vf.grad(vf.grad(nn.squareplus))(0.0, b))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_slopes_far_from_zero(dtype: str) -> None:
+    """Neither is a square that is not chosen infinite, nor a difference of almost equal numbers the slope."""
+    kind = vf.dtypes.as_dtype(dtype)
+    info = vf.numpy.finfo(kind)
+    x = np.array([s * size for size in (0.5, 3.0, 200.0, 2.0 ** (info.maxexp // 2), float(info.max)) for s in (1, -1)]).astype(kind)
+    wide = np.asarray(x, np.float64)
+    exact = {"soft_sign": (1 / (1 + np.abs(wide))) ** 2, "sparse_plus": np.clip((wide + 1) / 2, 0, 1)}
+    for name, slopes in exact.items():
+        for compute in (vf.vmap(vf.grad(getattr(nn, name))), vf.jit(vf.vmap(vf.grad(getattr(nn, name))))):
+            actual = np.asarray(compute(vf.numpy.asarray(x)))
+            assert actual.dtype == kind
+            allowed = {"rtol": 4 * float(info.eps), "atol": 2 * float(info.smallest_subnormal)}
+            np.testing.assert_allclose(actual.astype(np.float64), slopes.astype(kind).astype(np.float64), **allowed)
+
+
+def test_squareplus_of_a_number_of_64_bits() -> None:
+    """With 64-bit numbers the tangent of the number b is wider than the result."""
+    with vf.config.enable_x64(True):
+        slope = vf.grad(nn.squareplus)(np.float32(1.5))
+    assert slope.dtype == "float32"
+    np.testing.assert_allclose(slope, 0.5 * (1 + 1.5 / np.hypot(1.5, 2)), rtol=1e-6)

@@ -14,7 +14,7 @@ from tests.nn.language import families
 from tests.nn.test_every_layer import LAYERS, batch
 from volta_fn import nn, optim, tree
 from volta_fn import numpy as vnp
-from volta_fn.errors import ArgumentError, ArgumentTypeError, SerializationError, StateDictError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, SerializationError, ShapeError, StateDictError
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((5, 4)).astype(np.float32)
@@ -233,3 +233,35 @@ def test_bad_files(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps(config | {"peft_type": "IA3"}))
     with pytest.raises(ArgumentError, match="'LORA'"):
         vf.io.load_adapter(tmp_path, model)
+
+
+@pytest.mark.parametrize("kind", ["Linear", "Projection"])
+def test_dora_of_a_weight_with_rows_of_zeros(kind: str) -> None:
+    """A row of zeros has no direction: it is not divided by its length."""
+    layer = layer_of(kind, True)
+    rows = np.asarray(layer.weight).copy()
+    rows[(slice(None), 1) if kind == "Linear" else 1] = 0
+    layer = layer.replace(weight=vnp.asarray(rows))
+    adapter = nn.LoRA.init(vf.random.key(1), layer, 2, dora=True)
+    np.testing.assert_allclose(adapter(X), layer(X), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(adapter.merged().weight, rows, rtol=1e-5, atol=1e-6)
+    assert all(np.isfinite(leaf).all() for leaf in tree.leaves(vf.grad(lambda a: (a(X) ** 2).sum())(adapter)))
+
+
+def test_models_without_adapters_and_stacked_ones_are_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"merge_lora: Linear has no adapters to merge; nn.lora\(model, key, rank\) adds them"):
+        nn.merge_lora(layer_of("Linear", False))
+    config = nn.CausalLMConfig(
+        model_type="llama", vocab_size=8, hidden_size=4, intermediate_size=4, num_hidden_layers=2, num_attention_heads=2
+    )
+    model = nn.CausalLM.init(vf.random.key(0), config)
+    with pytest.raises(ShapeError, match=r"the weight is a matrix, got shape \(2, 4, 4\); model.unstack\(\) takes stacked layers apart"):
+        nn.lora(model.stack(), vf.random.key(1), rank=2)
+
+
+@pytest.mark.parametrize("kind", ["Linear", "Projection"])
+@pytest.mark.parametrize("dora", [False, True])
+def test_integers_meet_adapters_as_floats(kind: str, dora: bool) -> None:
+    adapter = trained(layer_of(kind, True), dora)
+    x = np.arange(8, dtype=np.int32).reshape(2, 4)
+    np.testing.assert_allclose(adapter(x), adapter(x.astype(np.float32)), rtol=1e-6)

@@ -224,3 +224,11 @@ def test_errors() -> None:
         nn.QuantizedArray(w.data, w.scales, None, "fp8", (64,), 64)
     with pytest.raises(ArgumentError, match="group_size"):
         nn.quantize_array(x, "int8", group_size=32, activations="int8")
+
+
+def test_sums_of_many_codes_do_not_wrap_around() -> None:
+    """A sum of 150,528 products of codes 127, of an image of 224 by 224, exceeds 32 bits."""
+    size = 224 * 224 * 3
+    layer = nn.quantize(nn.Linear(vf.numpy.ones((size, 2)), None), "int8", activations="int8")
+    for call in (layer, vf.jit(lambda x: layer(x))):
+        np.testing.assert_allclose(call(vf.numpy.ones((3, size))), size, rtol=1e-6)

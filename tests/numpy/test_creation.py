@@ -192,6 +192,21 @@ def test_linspace_ends_exactly_and_in_integers():
     np.testing.assert_allclose(float(slope), 2.5)
 
 
+def test_integers_of_ranges_are_not_cut_to_the_one_before():
+    """A rounding error makes 2 of 3 where numbers are cut to integers."""
+    for count in range(2, 80):
+        for compute in (vnp.linspace, vf.jit(vnp.linspace, static_argnums=2, static_argnames="dtype")):
+            np.testing.assert_array_equal(compute(0, count - 1, count, dtype="int32"), np.arange(count))
+    np.testing.assert_array_equal(vnp.linspace(-7, 9, 33, dtype="int32"), np.linspace(-7, 9, 33, dtype=int))
+    for count in range(2, 10):
+        np.testing.assert_array_equal(vnp.logspace(0, count - 1, count, dtype="int32"), 10 ** np.arange(count))
+        for base in (2, 3, 10):
+            powers = base ** np.arange(count)
+            np.testing.assert_array_equal(vnp.geomspace(1, powers[-1], len(powers), dtype="int32"), powers)
+            np.testing.assert_array_equal(vnp.geomspace(-1, -powers[-1], len(powers), dtype="int32"), -powers)
+    np.testing.assert_array_equal(vnp.geomspace(1, 10, 4, dtype="int32"), [1, 2, 4, 10])
+
+
 @pytest.mark.parametrize(("start", "stop"), [(1, 1000), (1e-3, 3e5), (-1, -1000), (7, 1), (np.complex64(1 + 2j), np.complex64(-3 + 1j))])
 def test_ends_of_geomspace_are_exact(start, stop):
     for function in (vnp.geomspace, vf.jit(vnp.geomspace, static_argnums=2)):

@@ -170,3 +170,16 @@ def test_zeros_are_quantised_by_a_scale_to_divide_by() -> None:
     x = np.zeros(3, np.float32)
     for ours, theirs in zip(here("DynamicQuantizeLinear", [x], 3), in_onnxruntime("DynamicQuantizeLinear", [x], 3), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("x", [[1e-45, 0.0], [1e-44, 3e-45], [-1e-44, 3e-45], [1e-42, -1e-42], [1e-40, -1e-40]])
+def test_ranges_that_vanish_when_they_are_divided_are_quantised_to_zero(x: list[float]) -> None:
+    """onnxruntime divides by a scale of 0; the numbers that codes stand for are the same, 0."""
+    values = np.array(x, np.float32)
+    codes, scale, zero = here("DynamicQuantizeLinear", [values], 3)
+    assert scale > 0
+    if values.max() - values.min() < 127 * 1.4e-45:
+        np.testing.assert_array_equal([*codes, zero], 0)
+    else:
+        for ours, theirs in zip((codes, scale, zero), in_onnxruntime("DynamicQuantizeLinear", [values], 3), strict=True):
+            np.testing.assert_array_equal(ours, theirs)

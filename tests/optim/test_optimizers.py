@@ -483,3 +483,25 @@ def test_rates_are_estimated_for_half_precision(dtype):
     assert wide > 1e-5 and half == pytest.approx(wide, rel=0.1)
     half, wide = [rate_after(optim.contrib.prodigy(estim_lr0=2e-3), d) for d in (dtype, "float32")]
     assert wide > 5e-3 and half > 5e-3
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["prodigy", "mechanize"])
+def test_parameters_of_16_bits_learn_from_a_first_step_that_they_do_not_take(name, dtype):
+    """A step of a millionth is rounded away, and the estimate grows by the distance from the start."""
+    optimizer = optim.contrib.prodigy() if name == "prodigy" else optim.contrib.mechanize(optim.sgd(1.0))
+    target = np.array([3.0, -1.0, 0.25], np.float32)
+
+    def last(dtype):
+        w = vf.numpy.asarray([1.0, -2.0, 1.5], dtype)
+        step = vf.jit(lambda state, w: optimizer.update(2 * (w - target.astype(w.dtype)), state, w))
+        state, first = optimizer.init(w), w
+        for _ in range(300):
+            updates, state = step(state, w)
+            assert updates.dtype == w.dtype
+            w = optim.apply_updates(w, updates)
+        return np.abs(np.asarray(w, np.float32) - target).max(), np.abs(np.asarray(w - first, np.float32)).max()
+
+    (half, moved), (wide, _) = last(dtype), last("float32")
+    assert moved > 0.5
+    assert half < max(2 * wide, 0.1)

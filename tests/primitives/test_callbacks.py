@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -128,3 +130,23 @@ def test_vmap_needs_a_method() -> None:
         vf.vmap(lambda x: vf.pure_callback(np.sin, SCALAR, x))(WEIGHTS)
     with pytest.raises(ArgumentError, match="'sequential', 'expand_dims'"):
         vf.pure_callback(np.sin, SCALAR, 1.0, vmap_method="somehow")
+
+
+@pytest.mark.parametrize("kind", ["pure", "io", "debug"])
+def test_an_eager_call_keeps_neither_the_function_nor_what_it_refers_to(kind: str) -> None:
+    class Function:
+        def __call__(self, x: Any) -> np.ndarray:
+            return np.asarray(x) * 2
+
+    def call() -> weakref.ref[Function]:
+        function, x = Function(), jnp.ones(2)
+        if kind == "debug":
+            vf.debug.callback(function, x)
+        else:
+            callback = vf.pure_callback if kind == "pure" else vf.experimental.io_callback
+            np.testing.assert_array_equal(callback(function, vf.ShapeDtypeStruct((2,), "float32"), x), [2, 2])
+        return weakref.ref(function)
+
+    functions = [call() for _ in range(3)]
+    gc.collect()
+    assert [function() for function in functions] == [None] * 3

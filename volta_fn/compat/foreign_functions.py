@@ -15,6 +15,7 @@ import itertools
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import POINTER, Structure, c_int32, c_int64, c_size_t, c_void_p
 from typing import Any
@@ -72,6 +73,7 @@ _Task = _structure("_Task", ctx=c_void_p, task=c_void_p, data=c_void_p)
 _Threads = _structure("_Threads", ctx=c_void_p, number=POINTER(c_int64))
 _Future = _structure("_Future", future=c_void_p)
 _FutureError = _structure("_FutureError", future=c_void_p, error=c_void_p)
+_TypeInfo = _structure("_TypeInfo", deleter=c_void_p)
 _RunId = _structure("_RunId", ctx=c_void_p, run_id=c_int64)
 _Ordinal = _structure("_Ordinal", ctx=c_void_p, ordinal=c_int32)
 
@@ -80,8 +82,11 @@ _Ordinal = _structure("_Ordinal", ctx=c_void_p, ordinal=c_int32)
 _handles = itertools.count(1)
 _errors: dict[int, ctypes.Array[ctypes.c_char]] = {}
 _futures: dict[int, _Result] = {}
-_states: dict[tuple[int, int], int] = {}
+#: The type and the address of the state of each stage, by the context of a run.
+_states: dict[int, dict[int, tuple[int, int]]] = {}
 _type_ids: dict[str, int] = {}
+#: The function that deletes the states of a type, by its number; None for none.
+_deleters: dict[int, int | None] = {}
 
 
 class _Result:
@@ -90,7 +95,8 @@ class _Result:
     def __init__(self) -> None:
         self.is_available = threading.Event()
         self.error = 0
-        #: The call frame: a wait that is interrupted ends before the target does, which goes on to use this memory.
+        #: The call and its frame: a wait that is interrupted ends before the target does, which goes on to use their memory.
+        self.call: Any = None
         self.frame: Any = None
 
 
@@ -112,21 +118,46 @@ def _destroy_error(arguments: Any) -> None:
     _errors.pop(arguments.error, None)
 
 
-def _set_state(arguments: Any) -> None:
-    _states[arguments.ctx, arguments.stage] = arguments.state
+def _set_state(arguments: Any) -> int:
+    states = _states.get(arguments.ctx)
+    if states is None:
+        return _new_error("the run has ended")
+    if arguments.stage in states:
+        return _new_error(f"the stage {_STAGES[arguments.stage]} has set its state already")
+    states[arguments.stage] = arguments.type_id[0], arguments.state
+    return 0
 
 
 def _get_state(arguments: Any) -> int:
-    state = _states.get((arguments.ctx, arguments.stage))
-    if state is None:
+    states = _states.get(arguments.ctx, {})
+    if arguments.stage not in states:
         return _new_error(f"the stage {_STAGES[arguments.stage]} has set no state")
+    kind, state = states[arguments.stage]
+    if kind != arguments.type_id[0]:
+        return _new_error(f"the stage {_STAGES[arguments.stage]} has set a state of another type")
     arguments.state = state
     return 0
 
 
+def _delete(states: dict[int, tuple[int, int]]) -> None:
+    """Delete states by the functions of their types."""
+    while states:
+        _, (kind, state) = states.popitem()
+        if deleter := _deleters.get(kind):
+            ctypes.CFUNCTYPE(None, c_void_p)(deleter)(state)
+
+
 def _register_type(arguments: Any) -> None:
     name = ctypes.string_at(arguments.name.ptr, arguments.name.len).decode()
-    arguments.type_id[0] = _type_ids.setdefault(name, len(_type_ids) + 1)
+    arguments.type_id[0] = _type_number(name, arguments.type_info)
+
+
+def _type_number(name: str, info: int | None) -> int:
+    """Return the number of a type of states, and note how they are deleted."""
+    number = _type_ids.setdefault(name, len(_type_ids) + 1)
+    if info:
+        _deleters[number] = _TypeInfo.from_address(info).deleter
+    return number
 
 
 def _run_task(arguments: Any) -> None:
@@ -319,9 +350,12 @@ def register_ffi_target(name: str, fn: Any, platform: str = "cpu", api_version: 
 def register_ffi_type(name: str, type_registration: Mapping[str, Any], platform: str = "cpu") -> None:
     """Give a number to a type of the states that a target's stages hand on.
 
-    `type_registration["type_id"]` is a capsule with the place of the number.
+    `type_registration["type_id"]` is a capsule with the place of the number; "type_info", which may be absent, has that of the deleter of
+    such states.
     """
-    c_int64.from_address(_address(name, type_registration["type_id"])).value = _type_ids.setdefault(name, len(_type_ids) + 1)
+    info = type_registration.get("type_info")
+    number = _type_number(name, None if info is None else _address(name, info))
+    c_int64.from_address(_address(name, type_registration["type_id"])).value = number
 
 
 def register_ffi_type_id(name: str, obj: Any, platform: str = "cpu") -> None:
@@ -355,7 +389,8 @@ def include_dir() -> str:
 class _Call:
     """A call of a target on NumPy's arrays.
 
-    The stage "instantiate" runs once, before the first of the others.
+    The stage "instantiate" runs once, before the first of the others. Its state lives as long as the call; those of other stages belong to
+    one run, of which several threads may have one each.
     """
 
     def __init__(
@@ -364,8 +399,9 @@ class _Call:
         self.__name__ = f"ffi_call({name!r})"
         self.name, self.ranks, self.results, self.aliases, self.attributes = name, ranks, results, aliases, attributes
         self.input_orders, self.output_orders = orders
-        self.context = next(_handles)
-        self._is_instantiated = False
+        self._lock, self._is_instantiated = threading.Lock(), False
+        self._states: dict[int, tuple[int, int]] = {}
+        weakref.finalize(self, _delete, self._states).atexit = False
 
     def __call__(self, *args: Any) -> list[np.ndarray]:
         stages = target_of(self.name)
@@ -380,22 +416,40 @@ class _Call:
         for i, o in self.aliases.items():
             outputs[o][0][...] = inputs[i][0]
             inputs[i] = outputs[o]
-        if "instantiate" in stages and not self._is_instantiated:
-            self._run("instantiate", stages["instantiate"], (), ())
-            self._is_instantiated = True
-        for stage in _STAGES[1:]:
-            if stage in stages:
-                self._run(stage, stages[stage], inputs, outputs)
+        if "instantiate" in stages:
+            with self._lock:
+                if not self._is_instantiated:
+                    self._states.update(self._run({"instantiate": stages["instantiate"]}, (), ()))
+                    self._is_instantiated = True
+        _delete(self._run({stage: stages[stage] for stage in _STAGES[1:] if stage in stages}, inputs, outputs))
         return [
             data.transpose(np.argsort(_full_order(order, data.ndim))) for (data, _), order in zip(outputs, self.output_orders, strict=True)
         ]
 
-    def _run(self, stage: str, address: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def _run(self, stages: Mapping[str, int], inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[int, tuple[int, int]]:
+        """Call stages of the target in turn, and return the states that they set.
+
+        Raises the error of a stage. After an interrupt the states remain, since the target may go on.
+        """
+        context = next(_handles)
+        _states[context] = dict(self._states)
+        try:
+            for stage, address in stages.items():
+                self._run_stage(context, stage, address, inputs, outputs)
+        except Exception:
+            _delete(self._states_of_run(context))
+            raise
+        return self._states_of_run(context)
+
+    def _states_of_run(self, context: int) -> dict[int, tuple[int, int]]:
+        return {stage: state for stage, state in _states.pop(context).items() if stage not in self._states}
+
+    def _run_stage(self, context: int, stage: str, address: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Call a stage of the target, and wait for it; raise its error."""
-        arguments = _Frame(self.context, stage, inputs, outputs, self.attributes)
+        arguments = _Frame(context, stage, inputs, outputs, self.attributes)
         handle = ctypes.CFUNCTYPE(c_void_p, c_void_p)(address)(ctypes.addressof(arguments.frame)) or 0
         if not handle and (future := arguments.frame.future):
-            _futures[future].frame = arguments
+            _futures[future].call, _futures[future].frame = self, arguments
             _futures[future].is_available.wait()
             handle = _futures.pop(future).error
         if handle:

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.shared_memory import SharedMemory
 from queue import SimpleQueue
-from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 
@@ -586,6 +586,13 @@ class DataLoader(Generic[Batch]):
                 yield batch
                 del batch  # so that its memory is free while the loop waits for the next one
         self._position = (epoch + 1, 0)
+
+    def __next__(self) -> NoReturn:
+        """Raise `ArgumentTypeError`: an epoch is an iterator, the loader is not."""
+        raise ArgumentTypeError(
+            "next: a DataLoader begins an epoch whenever it is iterated over, and has no next batch itself: batches = iter(loader), then "
+            "next(batches) is the next one of an epoch"
+        )
 
     def epoch(self, number: int, start: int = 0) -> Generator[Batch, None, None]:
         """Yield the batches of an epoch, from batch `start` on.

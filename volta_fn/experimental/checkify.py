@@ -267,6 +267,8 @@ def _first_failed(pred: Array, values: Sequence[Array]) -> list[Array]:
     """Return the values at the first index where `pred`, of any shape, is false."""
     if not pred.ndim:
         return list(values)
+    if not pred.size:
+        return [from_host(np.zeros(v.shape[pred.ndim :], v.dtype)) for v in values]
     index = (~pred).reshape(-1).argmax()
     return [v.reshape((-1, *v.shape[pred.ndim :]))[index] for v in values]
 
@@ -285,9 +287,9 @@ def _window_starts(eqn: Equation, ins: Sequence[Array]) -> tuple[Array, tuple[in
     """Return the starts of windows (along the last dimension), their axes and sizes."""
     params, shape = eqn.params, eqn.invars[0].aval.shape
     if eqn.primitive is dynamic_slice_p:
-        return _stacked(ins[1:]), tuple(range(len(shape))), params["slice_sizes"]
+        return _stacked(eqn, ins[1:]), tuple(range(len(shape))), params["slice_sizes"]
     if eqn.primitive is dynamic_update_slice_p:
-        return _stacked(ins[2:]), tuple(range(len(shape))), eqn.invars[1].aval.shape
+        return _stacked(eqn, ins[2:]), tuple(range(len(shape))), eqn.invars[1].aval.shape
     numbers = params["dimension_numbers"]
     if eqn.primitive is gather_p:
         axes = numbers.start_index_map
@@ -298,9 +300,16 @@ def _window_starts(eqn: Equation, ins: Sequence[Array]) -> tuple[Array, tuple[in
     return ins[1], axes, tuple([sizes.get(a, 1) for a in axes])
 
 
-def _stacked(starts: Sequence[Array]) -> Array:
-    joined = [broadcast(s.astype(np.int32), (1,)) for s in starts]
-    return concatenate(joined, 0)
+def _stacked(eqn: Equation, starts: Sequence[Array]) -> Array:
+    return concatenate([broadcast(s.astype(_starts_dtype(eqn)), (1,)) for s in starts], 0)
+
+
+def _starts_dtype(eqn: Equation) -> np.dtype:
+    """Return the dtype of all starts of windows."""
+    first = {dynamic_slice_p: 1, dynamic_update_slice_p: 2}.get(eqn.primitive)
+    if first is None:
+        return eqn.invars[1].aval.dtype
+    return np.dtype(np.int64 if any(v.aval.dtype.itemsize == 8 for v in eqn.invars[first:]) else np.int32)
 
 
 _STARTS = ("gather", "scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_slice", "dynamic_update_slice")
@@ -309,21 +318,23 @@ _STARTS = ("gather", "scatter", "scatter_add", "scatter_mul", "scatter_min", "sc
 def _index_check(eqn: Equation) -> Check:
     """Make the check that no window lies outside of an array."""
     shape = eqn.invars[0].aval.shape
+    scalar = ShapedArray((), np.dtype(np.int32))
+    index = scalar.update(dtype=_starts_dtype(eqn))
     template = f"out-of-bounds indexing for array of shape {shape}: index {{}} is out of bounds for axis {{}} with size {{}}."
 
     def run(ins: Sequence[Array], outs: Sequence[Array]) -> Failure:
         starts, axes, sizes = _window_starts(eqn, ins)
         if not starts.size:
             return Failure(from_host(np.asarray(False)), [from_host(np.zeros((), np.int32))] * 3)
-        last = from_host(np.array([shape[a] - s for a, s in zip(axes, sizes, strict=True)], starts.dtype))
+        most = int(dtypes.iinfo(starts.dtype).max)  # short integers end before long axes
+        last = from_host(np.array([min(shape[a] - s, most) for a, s in zip(axes, sizes, strict=True)], starts.dtype))
         outside = (starts < 0) | (starts > last)
         first = outside.reshape(-1).argmax()
         which = from_host(np.array([axes, [shape[a] for a in axes]], np.int32))[:, first % len(axes)]
-        return Failure(outside.any(), [starts.reshape(-1)[first].astype(np.int32), which[0], which[1]])
+        return Failure(outside.any(), [starts.reshape(-1)[first], which[0], which[1]])
 
-    scalar = ShapedArray((), np.dtype(np.int32))
     message = Message(template, tree.structure(((0, 0, 0), {})), eqn.primitive.name, eqn.source)
-    return Check(message, [scalar] * 3, run)
+    return Check(message, [index, scalar, scalar], run)
 
 
 # `checkify`: a program with checks as one that returns its first error.

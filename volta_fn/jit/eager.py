@@ -84,8 +84,10 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
     if params or not args:
         key = (*key, *parameter_key(params), None if args else current_default_device())
         programs = sub_jaxprs(params) if primitive.holds_programs else ()
-        if programs:  # the kernel must not outlive the sub-program that it runs
-            kernels, key = programs[0].eager_kernels, (primitive, *key)
+        # A kernel must not outlive the program or the callback that it runs.
+        callee = programs[0] if programs else params.get("callback")
+        if (callee_kernels := getattr(callee, "eager_kernels", None)) is not None:
+            kernels, key = callee_kernels, (primitive, *key)
     run = kernels.get(key)
     if run is None:
         run = eager_kernel(primitive, args, params, kernels)

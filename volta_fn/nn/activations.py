@@ -235,7 +235,8 @@ def sparse_plus(x: Any) -> Array:
     Array([0.    , 0.0625, 0.25  , 1.    ], dtype=float32)
     """
     value = _array(x)
-    return vnp.where(value <= -1.0, 0.0, vnp.where(value >= 1.0, value, (value + 1.0) ** 2 / 4))
+    inner = vnp.clip(value, -1.0, 1.0)  # the derivative of a square that overflows would be NaN, times 0
+    return vnp.where(value <= -1.0, 0.0, vnp.where(value >= 1.0, value, (inner + 1.0) ** 2 / 4))
 
 
 # Exponential.
@@ -356,7 +357,7 @@ def glu(x: Any, axis: int = -1) -> Array:
 # Algebraic.
 
 
-@fused
+@custom_jvp
 def soft_sign(x: Any) -> Array:
     """Return x / (1 + |x|).
 
@@ -365,6 +366,9 @@ def soft_sign(x: Any) -> Array:
     """
     value = _array(x)
     return value / (vnp.abs(value) + 1)
+
+
+soft_sign.defjvps(lambda g, out, x: g * lax.square(1 / (vnp.abs(x) + 1)))  # that of the quotient is a difference of almost equal numbers
 
 
 @fused
@@ -400,7 +404,10 @@ def _root(x: Array, b: Array) -> Array:
     return vnp.where(is_small, vnp.hypot(x, vnp.sqrt(b)), root)
 
 
-_squareplus.defjvps(lambda g, out, x, b: g * (out / _root(x, b)), lambda g, out, x, b: g * (0.25 / _root(x, b)))
+_squareplus.defjvps(
+    lambda g, out, x, b: g * (out / _root(x, b)),
+    lambda g, out, x, b: (g * (0.25 / _root(x, b))).astype(out.dtype),  # b may be a number, whose tangent is wider
+)
 
 
 @custom_jvp

@@ -10,8 +10,8 @@ from typing import Any, Self, TypeVar
 from volta_fn import advice, lax, random, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
-from volta_fn.dtypes import accumulator
-from volta_fn.errors import ArgumentError, ArgumentTypeError
+from volta_fn.dtypes import INEXACT, accumulator, promote_types
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.nn.language.layers import Projection
 from volta_fn.nn.layers.arguments import is_integer
 from volta_fn.nn.layers.linear import Linear
@@ -59,13 +59,16 @@ class LoRA(Module):
             dtype: of the new parameters (default: the layer's).
 
         Raises:
-            ArgumentTypeError: another layer. ArgumentError: the rank is not an integer of at least 1.
+            ArgumentTypeError: another layer. ArgumentError: the rank is not an integer of at least 1. ShapeError: the weight is no matrix,
+                as that of stacked layers.
         """
         if not isinstance(layer, (Linear, Projection)):
             raise ArgumentTypeError(f"LoRA: a Linear or a Projection is needed, got {type(layer).__name__}")
         if not is_integer(rank, 1):
             raise ArgumentError(f"LoRA: the rank is an integer of at least 1, got {rank!r}")
         shape = layer.weight.shape
+        if len(shape) != 2:
+            raise ShapeError(f"LoRA: the weight is a matrix, got shape {shape}; model.unstack() takes stacked layers apart")
         out, features = shape[::-1] if isinstance(layer, Linear) else shape
         kind = layer.weight.dtype if dtype is None else dtype
         bound = 1 / math.sqrt(max(features, 1))
@@ -76,13 +79,15 @@ class LoRA(Module):
     def __call__(self, x: Any, **options: Any) -> Array:
         """Return the adapted layer's result; arguments and errors are those of `layer`."""
         value = as_value(x)
+        if value.dtype not in INEXACT:  # the layer promotes them, and the thin matrices would be cut to integers
+            value = value.astype(promote_types(value.dtype, self.layer.weight.dtype))
         thin = lax.dot_general(value, self.lora_A.astype(value.dtype), (((value.ndim - 1,), (1,)), ((), ())))
         change = lax.dot_general(thin, self.lora_B.astype(value.dtype), (((value.ndim - 1,), (1,)), ((), ())), **options) * self.scale
         if self.magnitude is None:
             return self.layer(value, **options) + change
         product = self.layer.replace(bias=None)(value, **options) + change
         lengths = _lengths(_rows(self.layer) + stop_gradient(self._change()))
-        scaled = product * (self.magnitude / stop_gradient(lengths)).astype(product.dtype)
+        scaled = product * _shares(self.magnitude, stop_gradient(lengths)).astype(product.dtype)
         return scaled if self.layer.bias is None else scaled + self.layer.bias
 
     def _change(self) -> Array:
@@ -98,7 +103,7 @@ class LoRA(Module):
         weight = self.layer.weight
         rows = _rows(self.layer).astype(accumulator(weight.dtype)) + self._change()
         if self.magnitude is not None:
-            rows = rows * (self.magnitude / _lengths(rows))[:, None]
+            rows = rows * _shares(self.magnitude, _lengths(rows))[:, None]
         return self.layer.replace(weight=(rows.T if isinstance(self.layer, Linear) else rows).astype(weight.dtype))
 
 
@@ -110,6 +115,11 @@ def _rows(layer: Linear | Projection) -> Array:
 
 def _lengths(rows: Array) -> Array:
     return vnp.sqrt(vnp.sum(vnp.square(rows.astype(accumulator(rows.dtype))), -1))
+
+
+def _shares(magnitude: Array, lengths: Array) -> Array:
+    """Return the magnitude over lengths, and 1 for rows of zeros."""
+    return vnp.where(lengths == 0, 1, magnitude / vnp.where(lengths == 0, 1, lengths))
 
 
 def _is_linear(node: Any) -> bool:
@@ -198,10 +208,18 @@ def lora_filter(model: T) -> T:
     >>> vf.grad(loss)(trained, jnp.ones((3, 4))).layers[0].lora_B.shape
     (8, 2)
     """
-    if not any(isinstance(node, LoRA) for node in tree.leaves(model, is_leaf=lambda node: isinstance(node, LoRA))):
+    if not _has_adapters(model):
         raise ArgumentError(f"lora_filter: {type(model).__name__} has no adapters to train; nn.lora(model, key, rank) adds them")
-    marked: T = tree.map(_flags_of, model, is_leaf=lambda node: isinstance(node, LoRA))
+    marked: T = tree.map(_flags_of, model, is_leaf=_is_adapter)
     return marked
+
+
+def _is_adapter(node: Any) -> bool:
+    return isinstance(node, LoRA)
+
+
+def _has_adapters(model: Any) -> bool:
+    return any(map(_is_adapter, tree.leaves(model, is_leaf=_is_adapter)))
 
 
 def _flags_of(node: Any) -> Any:
@@ -216,9 +234,13 @@ def _flags_of(node: Any) -> Any:
 def merge_lora(model: T) -> T:
     """Return the model with adapters merged into plain layers that compute the same.
 
+    Raises `ArgumentError` for a model without adapters.
+
     >>> mlp = nn.MLP.init(vf.random.key(0), 4, 2, width_size=8, depth=1)
     >>> nn.tree_equal(nn.merge_lora(nn.lora(mlp, vf.random.key(1), rank=2)), mlp)
     True
     """
-    merged: T = tree.map(lambda node: node.merged() if isinstance(node, LoRA) else node, model, is_leaf=lambda node: isinstance(node, LoRA))
+    if not _has_adapters(model):
+        raise ArgumentError(f"merge_lora: {type(model).__name__} has no adapters to merge; nn.lora(model, key, rank) adds them")
+    merged: T = tree.map(lambda node: node.merged() if isinstance(node, LoRA) else node, model, is_leaf=_is_adapter)
     return merged

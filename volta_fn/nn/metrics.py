@@ -433,12 +433,15 @@ def matthews_corrcoef(predictions: Any, labels: Any, num_classes: int = 2, *, ax
     >>> vf.nn.metrics.matthews_corrcoef(vf.numpy.array([1, 1, 0, 1]), vf.numpy.array([1, 0, 0, 1])).round(4)
     Array(0.5774, dtype=float32)
     """
-    counts = confusion_matrix(predictions, labels, num_classes, axis=axis).astype("float32")
-    shares = counts / vnp.maximum(vnp.sum(counts), 1)  # the squares of large counts would lose digits
+    counts = confusion_matrix(predictions, labels, num_classes, axis=axis)
+    total = vnp.maximum(vnp.sum(counts), 1)
+    shares = counts / total  # the squares of large counts would lose digits
     said, true = vnp.sum(shares, 0), vnp.sum(shares, 1)
     covariance = vnp.trace(shares) - vnp.sum(said * true)
     spread = (1 - vnp.sum(said * said)) * (1 - vnp.sum(true * true))
-    return vnp.where(spread > 0, covariance / vnp.sqrt(vnp.where(spread > 0, spread, 1)), 0.0)
+    # Of one class alone it is undefined, where sums of shares differ from 1 by rounding.
+    defined = (vnp.max(vnp.sum(counts, 0)) < total) & (vnp.max(vnp.sum(counts, 1)) < total) & (spread > 0)
+    return vnp.where(defined, covariance / vnp.sqrt(vnp.where(defined, spread, 1)), 0.0)
 
 
 def cohen_kappa(predictions: Any, labels: Any, num_classes: int, *, axis: int | None = None) -> Array:

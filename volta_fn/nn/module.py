@@ -206,6 +206,7 @@ class Module:
         return [name for name in object.__dir__(self) if name[0] != "_" or name.startswith("__")]
 
     if not TYPE_CHECKING:  # for type checkers, a module has the attributes that its class declares
+        from_pretrained = advice.MissingOfClass("from_pretrained", advice.MODULES)  # asked of the class, which __getattr__ does not see
 
         def __getattr__(self, name: str) -> Any:
             candidates = () if name.startswith("_") else [*self.__dict__, *dir(type(self))]

@@ -375,10 +375,21 @@ def _int8_product(x: Array, data: Array, scales: Array) -> Array:
     largest = vnp.max(vnp.abs(wide), axis=-1, keepdims=True) if wide.shape[-1] else vnp.zeros((*wide.shape[:-1], 1), "float32")
     step = largest / LARGEST["int8"]
     codes = vnp.round(wide / vnp.where(step > 0, step, 1.0)).astype("int8")
-    numbers = (((x.ndim - 1,), (1,)), ((), ()))
-    sums = lax.dot_general(codes, data, numbers, preferred_element_type="int32")
     by_row = scales.astype("float32").sum(-1) if scales.shape[-1] else vnp.zeros(scales.shape[:-1], "float32")
-    return (sums.astype("float32") * step * by_row).astype(x.dtype)
+    return (_integer_sums(codes, data) * step * by_row).astype(x.dtype)
+
+
+#: The most products of codes whose sum 32 bits hold.
+_MOST_PRODUCTS = 1 << 17
+
+
+def _integer_sums(codes: Array, data: Array) -> Array:
+    """Return codes @ dataᵀ, of rows of int8, as float32."""
+    numbers, size = (((codes.ndim - 1,), (1,)), ((), ())), codes.shape[-1]
+    if size <= _MOST_PRODUCTS:
+        return lax.dot_general(codes, data, numbers, preferred_element_type="int32").astype("float32")
+    first, rest = ([x[..., part] for x in (codes, data)] for part in (slice(_MOST_PRODUCTS), slice(_MOST_PRODUCTS, None)))
+    return _integer_sums(*first) + _integer_sums(*rest)
 
 
 @_int8_product.defjvp

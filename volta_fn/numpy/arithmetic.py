@@ -587,7 +587,8 @@ def sinc(x: Any, /) -> Array:
     # Near zero a Taylor series gives correct derivatives up to the sixth.
     near = lax.lt(lax.abs(scaled), full_like_scalar(lax.abs(scaled), _sinc_radius(lax.abs(scaled).dtype)))
     safe = lax.select(near, full_like_scalar(scaled, 1.0), scaled)
-    squared = lax.select(near, lax.mul(scaled, scaled), full_like_scalar(scaled, 0.0))
+    small = lax.select(near, scaled, full_like_scalar(scaled, 0.0))  # before the square, whose derivative may overflow
+    squared = lax.mul(small, small)
     series = full_like_scalar(scaled, 1.0)
     for n in (8, 6, 4, 2):
         series = lax.sub(full_like_scalar(scaled, 1.0), lax.mul(lax.div(squared, full_like_scalar(scaled, n * (n + 1))), series))

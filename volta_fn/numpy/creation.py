@@ -367,12 +367,22 @@ def linspace(
     if endpoint and count > 1:
         numbers = lax.concatenate([lax.slice_in_dim(numbers, 0, count - 1), high], 0)
     if result_dtype in dtypes.INTEGERS:
-        numbers = lax.floor(numbers)
+        numbers = lax.floor(_near_integers(numbers, lax.max(lax.abs(low), lax.abs(high)), 4, 1 / 16))
     dim = axis_of("linspace", axis, len(shape) + 1)
     numbers = lax.convert_element_type(moveaxis(numbers, 0, dim), result_dtype)
     numbers = numbers if device is None else device_put(numbers, device)
     step = lax.reshape((high - low) / gaps, shape) if gaps > 0 else full_like_scalar(low, math.nan)
     return (numbers, step) if retstep else numbers
+
+
+def _near_integers(x: Array, size: Any, errors: Any, most: float) -> Array:
+    """Return numbers, and integers where they differ from one by rounding errors.
+
+    Those are some units in the last place of `size`, and no more than `most`; else an integer would be cut to the one before it.
+    """
+    nearest = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+    slack = lax.min(size * (errors * float(dtypes.finfo(x.dtype).eps)), full_like_scalar(x, most))
+    return lax.select(lax.le(lax.abs(lax.sub(x, nearest)), broadcast_to(slack, x.shape)), nearest, x)
 
 
 def _promote_for(function: str, dtype: Any, *values: Any) -> list[Array]:
@@ -400,6 +410,8 @@ def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: 
     exponents = linspace(low, high, num, endpoint, axis=axis)
     bases, exponents = promote_inexact("logspace", *_promote_for("logspace", dtype, base), exponents)
     result = lax.pow(bases, exponents)
+    if dtype is not None and dtypes.as_dtype(dtype) in dtypes.INTEGERS:
+        result = _near_integers(result, lax.abs(result), 4 * (1 + lax.abs(exponents)), 1 / 4)
     return lax.convert_element_type(result, dtype_or(dtype, result.dtype))
 
 
@@ -420,6 +432,8 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
         ends = lax.expand_dims(broadcast_to(value, result.shape[:dim] + result.shape[dim + 1 :]), (dim,))
         is_end = lax.eq(lax.broadcasted_iota(np.int32, result.shape, dim), np.int32(at))
         result = lax.select(is_end, broadcast_to(ends, result.shape), result)
+    if dtype is not None and dtypes.as_dtype(dtype) in dtypes.INTEGERS:
+        result = _near_integers(result, lax.abs(result), 4 * (1 + lax.abs(exponents)), 1 / 4)
     return lax.convert_element_type(result, dtype_or(dtype, result.dtype))
 
 

@@ -253,6 +253,7 @@ class HostFunction:
         self.in_tree = in_tree
         self.out_tree = out_tree
         self.name = f"the callback {getattr(function, '__name__', function)!s}"
+        self.eager_kernels: dict[Any, Any] = {}
 
     def __call__(self, *leaves: np.ndarray) -> list[Any]:
         args, kwargs = tree.unflatten(self.in_tree, [from_host(x) for x in leaves])
@@ -443,6 +444,7 @@ class _PerExample:
         self.callback = callback
         self.stacked = stacked
         self.size = size
+        self.eager_kernels: dict[Any, Any] = {}
 
     def __call__(self, *operands: np.ndarray) -> None:
         for i in range(self.size):
@@ -483,4 +485,5 @@ def debug_callback(callback: Callable[..., Any], *args: Any, ordered: bool = Fal
         positional, named = tree.unflatten(in_tree, stacked)
         _call(functools.partial(callback, **named), positional, f"the callback {getattr(callback, '__name__', callback)!s}")
 
+    host.eager_kernels = {}  # type: ignore[attr-defined]  # as those of `HostFunction`
     bind(debug_callback_p, *[as_value(x) for x, a in zip(leaves, is_array, strict=True) if a], callback=host)

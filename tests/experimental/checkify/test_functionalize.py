@@ -216,3 +216,30 @@ def test_gradients_pass_through() -> None:
     checkify = vf.experimental.checkify
     checked = checkify.checkify(lambda x: x / (x + 1), errors=checkify.all_checks)
     np.testing.assert_allclose(vf.grad(lambda x: checked(x)[1])(3.0), 1 / 16, rtol=1e-6)
+
+
+def test_indices_of_any_integers_are_compared_in_their_dtype() -> None:
+    """Those of 64 bits are not cut to 32, and those of 8 bits may belong to a longer axis."""
+    errors = vf.experimental.checkify.index_checks
+    numbers = vf.lax.GatherDimensionNumbers((), (0,), (0,))
+    gather = vf.experimental.checkify.checkify(lambda x, i: vf.lax.gather(x, i, numbers, (1,)), errors)
+    cut = vf.experimental.checkify.checkify(lambda x, i: vf.lax.dynamic_slice(x, (i,), (2,)), errors)
+    x = np.arange(300, dtype=np.float32)
+    for dtype in ("int8", "uint8", "int16", "uint32", "int64", "uint64"):
+        for function, index in ((gather, np.array([[3]], dtype)), (cut, np.array(3, dtype))):
+            assert function(x, vf.numpy.asarray(index))[0].get() is None
+    far = 2**32 + 1
+    for dtype in ("int64", "uint64"):
+        message = gather(x, vf.numpy.asarray([[far]], dtype))[0].get()
+        assert message is not None and f"index {far} is out of bounds for axis 0 with size 300" in message
+        assert "is out of bounds for axis 0" in str(cut(x, vf.numpy.asarray(far, dtype))[0].get())
+
+
+def test_checks_of_no_examples() -> None:
+    def positive(x: Any) -> Any:
+        vf.experimental.checkify.check(x > 0, "x is {}", x)
+        return x * 2
+
+    for function in (vf.vmap(positive), vf.jit(vf.vmap(positive))):
+        error, out = vf.experimental.checkify.checkify(function)(np.zeros(0, np.float32))
+        assert error.get() is None and out.shape == (0,)

@@ -199,3 +199,39 @@ def test_costs() -> None:
     assert pl.estimate_cost(lambda x: vf.lax.fori_loop(0, 5, lambda i, y: y * 2.0, x), x).flops >= 80
     assert pl.estimate_cost(lambda x: vf.lax.integer_pow(x, 7), x).flops == 16 * 5
     assert pl.estimate_cost(lambda p, x: vf.lax.cond(p, vnp.sin, lambda x: x * 2, x), True, x).flops == 16
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32"])
+def test_quotients_are_rounded_up_in_every_dtype(dtype) -> None:
+    """Neither a + b - 1 nor -a is a number of each dtype."""
+    numbers = [0, 1, 10, 99, 100, 120, 127] + ([-1, -8, -127] if dtype[0] == "i" else [2**31 + 5] if dtype == "uint32" else [250])
+    for a in numbers:
+        for b in (1, 4, 100):
+            for compute in (pl.cdiv, vf.jit(pl.cdiv)):
+                out = compute(vnp.asarray(a, dtype), vnp.asarray(b, dtype))
+                assert out.dtype == dtype and int(out) == -(-a // b)
+            assert int(pl.cdiv(np.array(a, dtype)[()], np.array(b, dtype)[()])) == pl.cdiv(a, b) == -(-a // b)
+
+
+def test_products_of_integers_and_floats_are_floats() -> None:
+    out = triton.dot(vnp.array([[1, 2]], "int8"), vnp.array([[0.5], [0.25]], "float32"))
+    assert out.dtype == "float32" and out.tolist() == [[1.0]]
+    assert triton.dot(vnp.array([[1, 2]], "int8"), vnp.array([[3], [4]], "int8")).dtype == "int32"
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_atomic_operations_count_elements_that_an_index_has_several_times(is_masked) -> None:
+    """As on a GPU, where a histogram is such a sum."""
+    numbers, mask = np.array([3, 0, 3, 3, 1, 0]), np.array([True, True, False, True, True, True])
+    values = np.array([5, 1, 9, 2, 7, 4], np.int32)
+    chosen = mask if is_masked else np.ones(6, bool)
+    for name, ufunc in (("atomic_add", np.add), ("atomic_max", np.maximum), ("atomic_min", np.minimum)):
+
+        def kernel(i_ref, v_ref, m_ref, o_ref, name=name):
+            o_ref[...] = vnp.full((4, 2), 3, "int32")
+            getattr(triton, name)(o_ref, (i_ref[...], 1), v_ref[...], mask=m_ref[...] if is_masked else None)
+
+        wanted = np.full((4, 2), 3, np.int32)
+        ufunc.at(wanted, (numbers[chosen], 1), values[chosen])
+        out = pl.pallas_call(kernel, vf.ShapeDtypeStruct((4, 2), "int32"))(vnp.asarray(numbers, "int32"), values, mask)
+        np.testing.assert_array_equal(out, wanted, err_msg=name)

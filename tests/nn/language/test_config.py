@@ -110,3 +110,11 @@ def test_activations_are_checked() -> None:
 
     with pytest.raises(ArgumentError, match="hidden_act"):
         nn.CausalLM.init(vf.random.key(0), config(hidden_act="cubic"))
+
+
+def test_null_heads_of_keys_are_those_of_queries() -> None:
+    """Whatever the family's default, as in Hugging Face's."""
+    sizes = {"vocab_size": 16, "hidden_size": 32, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 16}
+    for kind in ("mistral", "mixtral", "qwen3_moe", "llama"):
+        assert nn.CausalLMConfig.from_json({"model_type": kind, **sizes, "num_key_value_heads": None}).num_key_value_heads == 16
+    assert nn.CausalLMConfig.from_json({"model_type": "mistral", **sizes}).num_key_value_heads == 8

@@ -114,3 +114,25 @@ def test_bad_arguments() -> None:
         nn.load_balancing_loss([vnp.zeros((2, 4)), vnp.zeros((3, 4))], 1)
     with pytest.raises(ShapeError, match="the mask"):
         nn.load_balancing_loss([vnp.zeros((2, 4))], 1, vnp.ones(3, bool))
+
+
+def test_experts_that_no_token_chose_add_nothing_even_if_they_overflow() -> None:
+    """Blocks of quantised experts are filled up with other tokens, whose results are dropped."""
+    gate_up = np.ones((2, 8, 4), np.float32)
+    gate_up[1] *= 1e25
+    experts = nn.quantize(Experts(vnp.asarray(gate_up), vnp.ones((2, 4, 4))), "int8")
+    x = np.ones((5, 4), np.float32)
+    out = experts(vnp.asarray(x), vnp.zeros((5, 1), "int32"), vnp.ones((5, 1)))
+    np.testing.assert_allclose(out, oracle(Experts(gate_up[:1], np.ones((1, 4, 4))), x, np.zeros((5, 1), int), np.ones((5, 1))), rtol=0.02)
+
+
+@pytest.mark.wide
+def test_load_balancing_loss_keeps_float64() -> None:
+    logits = np.random.default_rng(0).normal(size=(7, 3))
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    chosen = np.zeros((7, 3))
+    np.put_along_axis(chosen, np.argsort(-shares, -1)[:, :2], 1.0, -1)
+    for mask in (None, np.ones(7, bool)):
+        value = nn.load_balancing_loss([vnp.asarray(logits, "float64")], 2, mask)
+        assert value.dtype == "float64"
+        np.testing.assert_allclose(value, 3 * (chosen.mean(0) * shares.mean(0)).sum(), rtol=1e-14)

@@ -270,3 +270,36 @@ def test_training_with_and_without_remat() -> None:
     moved = [float(loss(vf.tree.map(lambda w, g, s=s: w + s * g, MODEL, direction))) for s in (step, -step)]
     slope = sum(float(vnp.sum(g * g)) for g in vf.tree.leaves(plain))
     np.testing.assert_allclose((moved[0] - moved[1]) / (2 * step), slope, rtol=2e-2)
+
+
+def test_a_batch_without_prompts_is_told() -> None:
+    with pytest.raises(ShapeError, match=r"generate: a batch has at least one prompt, got shape \(0, 3\)"):
+        nn.generate(MODEL, np.zeros((0, 3), np.int32), 2)
+
+
+def test_a_stream_does_not_go_on_after_an_interrupted_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = nn.TokenStream(MODEL, [1, 2, 3], 9)
+    next(stream)
+    step = generation._step
+
+    def interrupted(*args: Any) -> Any:
+        step(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(generation, "_step", interrupted)
+        next(stream)
+    assert stream.cache is None
+    with pytest.raises(ArgumentError, match="the last step failed or was interrupted"):
+        next(stream)
+
+
+def test_one_stop_token_by_itself_is_told() -> None:
+    for call in (
+        lambda: nn.generate(MODEL, [1], 2, stop_tokens=3),
+        lambda: nn.beam_search(MODEL, [1], 2, stop_tokens=3),
+        lambda: nn.speculative_generate(MODEL, MODEL, [1], 2, stop_tokens=3),
+        lambda: nn.ContinuousBatch(MODEL, pages=2, stop_tokens=3),
+    ):
+        with pytest.raises(ArgumentTypeError, match=r"stop_tokens is a sequence of tokens, got 3; \(3,\) has one"):
+            call()

@@ -157,3 +157,22 @@ def test_bad_arrays() -> None:
         nn.penalize_repetition(vnp.zeros(3), vnp.zeros(3, bool), 0)
     with pytest.raises(ArgumentError, match="at least 1"):
         nn.top_k_filter(vnp.zeros(3), 0)
+
+
+def test_all_tokens_reach_probability_1() -> None:
+    """The sum of many probabilities is 1 by rounding before the last of them."""
+    logits = np.concatenate([[0.0], np.full(5000, -20.0)]).astype(np.float32)
+    assert np.isfinite(nn.top_p_filter(vnp.asarray(logits), 1.0)).all()
+    np.testing.assert_array_equal(nn.Sampler(top_p=1.0, top_k=4000).filtered(logits), nn.Sampler(top_k=4000).filtered(logits))
+
+
+@pytest.mark.parametrize("temperature", [1e-37, 1e-39, 1e-45, 1e-60])
+def test_the_greatest_logit_is_chosen_at_temperatures_that_logits_cannot_be_divided_by(temperature: float) -> None:
+    logits = vnp.array([[1.0, 2.0, 0.5], [-3.0, -2.0, -1.0]])
+    for sampler in (
+        nn.Sampler(temperature=temperature),
+        nn.Sampler(temperature=temperature, top_k=2),
+        nn.Sampler(temperature=temperature, top_p=0.9),
+    ):
+        assert sampler(logits, vf.random.key(0)).tolist() == [1, 2]
+        np.testing.assert_array_equal(np.isfinite(sampler.filtered(logits)), [[False, True, False], [False, False, True]])

@@ -129,3 +129,12 @@ def test_other_arguments_are_refused() -> None:
         metrics.average_precision(jnp.ones((2, 2)), jnp.ones((2, 2)))
     with pytest.raises(DTypeError, match="integers"):
         metrics.log_loss(jnp.ones((2, 2)), jnp.ones(2))
+
+
+def test_matthews_correlation_of_one_class_is_exactly_0():
+    """The shares of one class add up to a number beside 1."""
+    rng = np.random.default_rng(0)
+    for count in range(2, 150):
+        labels = jnp.asarray(rng.integers(0, 3, count), "int32")
+        for pair in ((jnp.zeros_like(labels), labels), (labels, jnp.ones_like(labels))):
+            assert float(metrics.matthews_corrcoef(*pair, 3)) == 0.0

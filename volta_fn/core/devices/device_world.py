@@ -8,11 +8,13 @@ the caller's thread, for one device after another.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from sys import getrefcount
 from typing import Any, NamedTuple, TypeVar
@@ -134,6 +136,9 @@ class ThreadCommunicator:
 
 # The world of each device.
 
+#: By the numbers of devices, how many collectives each group has launched.
+Launches = Mapping[int, Mapping[tuple[int, ...], int]]
+
 
 class _Meetings:
     """Where the devices of a process meet, and the memory through which kernels do."""
@@ -174,13 +179,36 @@ class _Meetings:
                     f"GPU {rank} has failed, for which others waited in a collective: {self._failures[rank]}; start the process again"
                 )
 
-    def interrupt(self) -> None:
-        """End all collectives that wait."""
-        with self._lock:
-            for meeting in self._by_ranks.values():
-                meeting.barrier.abort()
-            for memory in self._memories.values():
-                memory.interrupt()
+    def launches(self) -> Launches:
+        """Return how many collectives the devices have launched."""
+        return {rank: memory.launches() for rank, memory in self._memories.copy().items()}
+
+    def interrupt(self, complete: Launches | None = None) -> None:
+        """End all collectives that wait.
+
+        Those that `complete` counts, which all devices have launched, end by themselves before, since others may have their results.
+        """
+        try:
+            if complete is not None:
+                self._settle(complete)
+        finally:
+            with self._lock:
+                for meeting in self._by_ranks.values():
+                    meeting.barrier.abort()
+                for memory in self._memories.values():
+                    memory.interrupt()
+
+    def _settle(self, complete: Launches) -> None:
+        """Wait for collectives, unless a device has failed, as long as these wait."""
+        last = time.monotonic() + distribution.current().limit
+        with contextlib.suppress(DeviceError):
+            while time.monotonic() < last:
+                memories = self._memories.copy()
+                for memory in memories.values():
+                    memory.check_device()
+                if all(memory.has_settled(complete.get(rank, {})) for rank, memory in memories.items()):
+                    return
+                time.sleep(1e-3)
 
     def reset(self) -> None:
         """Begin anew once no thread is in a collective."""
@@ -239,7 +267,9 @@ class DeviceWorld:
 class _Task:
     """A function to call in the threads of some devices."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, before: Launches) -> None:
+        #: The collectives that were launched before.
+        self.before = before
         self.results: list[Any] = [None] * count
         self.errors: list[tuple[Device, BaseException]] = []
         self._remaining, self._lock, self._done = count, threading.Lock(), threading.Event()
@@ -252,7 +282,7 @@ class _Task:
             with self._lock:
                 self.errors.append((device, error))
             if len(self.errors) == 1:
-                _meetings.interrupt()
+                _meetings.interrupt(self.before)
         with self._lock:
             self._remaining -= 1
             if not self._remaining:
@@ -292,9 +322,8 @@ def on_all(devices: Sequence[Device], function: Callable[[Device], T]) -> list[T
     Raises the first error, with a note that names its device; collectives in which others wait for that one end.
     """
     _check(devices)
-    task = _Task(len(devices))
 
-    def call(number: int, device: Device, context: contextvars.Context) -> None:
+    def call(task: _Task, number: int, device: Device, context: contextvars.Context) -> None:
         def in_context() -> T:
             with default_device(device):
                 return function(device)
@@ -302,13 +331,13 @@ def on_all(devices: Sequence[Device], function: Callable[[Device], T]) -> list[T
         task.run(number, device, lambda: context.run(in_context))
 
     with _submission:
-        workers = [*map(_worker_of, devices)]
+        task, workers = _Task(len(devices), _meetings.launches()), [*map(_worker_of, devices)]
         try:
             for number, (device, worker) in enumerate(zip(devices, workers, strict=True)):
-                worker.calls.put(partial(call, number, device, contextvars.copy_context()))
+                worker.calls.put(partial(call, task, number, device, contextvars.copy_context()))
             task.wait()
         except BaseException:  # Ctrl-C
-            _meetings.interrupt()
+            _meetings.interrupt(task.before)
             task.wait()
             _meetings.reset()
             raise
@@ -329,12 +358,13 @@ def in_turn(devices: Sequence[Device], function: Callable[[Device], T]) -> list[
     _check(devices)
     results: list[T] = []
     with _submission:
+        before = _meetings.launches()
         try:
             for device in devices:
                 distribution.set_current_in_thread(_worker_of(device).world)
                 results.append(function(device))
         except BaseException as error:
-            _meetings.interrupt()
+            _meetings.interrupt(before)
             _meetings.reset()
             _add_note(error, devices[min(len(results), len(devices) - 1)], devices)
             raise

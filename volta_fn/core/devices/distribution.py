@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -74,6 +74,12 @@ class SharedMemory(Protocol):
 
     def check_device(self) -> None:
         """Raise `DeviceError` if the device has failed."""
+
+    def launches(self) -> dict[tuple[int, ...], int]:
+        """Return how many collectives each group has launched."""
+
+    def has_settled(self, launches: Mapping[tuple[int, ...], int]) -> bool:
+        """Return whether the device is idle or waits in a collective after these."""
 
     def interrupt(self) -> None:
         """End all collectives that wait."""

@@ -272,7 +272,8 @@ def cdiv(a: Any, b: Any) -> Any:
     >>> pl.cdiv(10, 4)
     3
     """
-    return (a + b - 1) // b if isinstance(a, (int, np.integer)) and isinstance(b, (int, np.integer)) else -(-as_value(a) // b)
+    whole = a if isinstance(a, (int, np.integer)) and isinstance(b, (int, np.integer)) else as_value(a)
+    return whole // b + (whole % b != 0)  # neither a sum nor a negative, which integers of few bits or without a sign may not have
 
 
 def align_to(a: Any, alignment: Any) -> Any:
@@ -366,17 +367,24 @@ def masked_read(ref: Ref | RefView, mask: Any = None, other: Any = None) -> Arra
     return where(mask, elements, as_value(other).astype(elements.dtype))
 
 
-def masked_write(ref: Ref | RefView, value: Any, mask: Any = None, combine: Callable[[Array, Array], Array] | None = None) -> Array:
+def masked_write(
+    ref: Ref | RefView, value: Any, mask: Any = None, combine: Callable[[Array, Array], Array] | None = None, method: str = "set"
+) -> Array:
     """Write `value` where `mask` is True; return the old elements.
 
-    With `combine`, what is written is that function of the old and the new elements.
+    With `combine`, what is written is that function of the old and the new elements. The `method` "add", "max" or "min" does the same, also
+    for elements that an index has several times, each of which counts.
     """
     base, index = _split(ref)
     array = base[...]
     padded = _padded(array, index)
     old = read_part(padded, index)
     update = _broadcast_to(converted(value, ref.dtype), old.shape)
-    new = update if combine is None else combine(old, update)
-    result = write_part(padded, index, new if mask is None else where(mask, new, old))
+    if method != "set" and any(getattr(item, "ndim", 0) for item in (index if isinstance(index, tuple) else (index,))):
+        unchanged = old if method != "add" else 0
+        result = write_part(padded, index, update if mask is None else where(mask, update, unchanged), method)
+    else:
+        new = update if combine is None else combine(old, update)
+        result = write_part(padded, index, new if mask is None else where(mask, new, old))
     base[...] = slice_(result, [0] * array.ndim, array.shape) if padded is not array else result
     return old

@@ -10,6 +10,7 @@ import numpy as np
 
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.refs import Ref
+from volta_fn.dtypes import INTEGERS, promote_types
 from volta_fn.errors import UnsupportedError
 from volta_fn.experimental.pallas.kernels import masked_read, masked_write
 from volta_fn.experimental.pallas.specs import CompilerParams as CompilerParamsBase
@@ -52,18 +53,19 @@ def store(ref: Ref | RefView, val: Any, *, mask: Any = None, eviction_policy: st
     masked_write(ref, val, mask)
 
 
-def _atomic(name: str, verb: str, combine: Callable[[Array, Array], Array] | None) -> Callable[..., Array]:
+def _atomic(name: str, verb: str, combine: Callable[[Array, Array], Array] | None, method: str = "set") -> Callable[..., Array]:
     def atomic(x_ref_or_view: Ref | RefView, idx: Any, val: Any, *, mask: Any = None) -> Array:
-        return masked_write(x_ref_or_view.at[... if idx is None or idx == () else idx], val, mask, combine)
+        is_whole = idx is None or (isinstance(idx, tuple) and not idx)
+        return masked_write(x_ref_or_view.at[... if is_whole else idx], val, mask, combine, method)
 
     atomic.__name__ = atomic.__qualname__ = name
     atomic.__doc__ = f"{verb} the elements at `idx` where `mask` is True; return the old ones."
     return atomic
 
 
-atomic_add = _atomic("atomic_add", "Add `val` to", arithmetic.add)
-atomic_max = _atomic("atomic_max", "Keep the larger of `val` and", arithmetic.max)
-atomic_min = _atomic("atomic_min", "Keep the smaller of `val` and", arithmetic.min)
+atomic_add = _atomic("atomic_add", "Add `val` to", arithmetic.add, "add")
+atomic_max = _atomic("atomic_max", "Keep the larger of `val` and", arithmetic.max, "max")
+atomic_min = _atomic("atomic_min", "Keep the smaller of `val` and", arithmetic.min, "min")
 atomic_and = _atomic("atomic_and", "Combine by bitwise and `val` and", bitwise_and)
 atomic_or = _atomic("atomic_or", "Combine by bitwise or `val` and", bitwise_or)
 atomic_xor = _atomic("atomic_xor", "Combine by bitwise exclusive or `val` and", bitwise_xor)
@@ -83,7 +85,7 @@ def dot(a: Any, b: Any, trans_a: bool = False, trans_b: bool = False, allow_tf32
     """
     left, right = as_value(a), as_value(b)
     left, right = left.T if trans_a else left, right.T if trans_b else right
-    dtype = np.float32 if left.dtype.kind not in "iu" else np.int32
+    dtype = np.int32 if promote_types(left.dtype, right.dtype) in INTEGERS else np.float32
     return _dot(left, right, precision=precision, preferred_element_type=dtype)
 
 

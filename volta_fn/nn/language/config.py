@@ -327,7 +327,7 @@ class CausalLMConfig:
             raise ArgumentError(f"{name}: model_type {model_type!r} is not supported; supported are {', '.join(FAMILIES)}")
         fields = {field.name: field for field in dataclasses.fields(cls)}
         entries = {_ALIASES.get(key, key): value for key, value in entries.items() if value is not None or key not in _ALIASES}
-        optional = {key for key, item in fields.items() if item.default is None} | {"eos_token_id"}
+        optional = {key for key, item in fields.items() if item.default is None} | {"eos_token_id", "num_key_value_heads"}
         values = dict(FAMILIES[model_type].defaults) | {k: v for k, v in entries.items() if v is not None or k in optional}
         _add_layers(values)
         _add_rope(values)

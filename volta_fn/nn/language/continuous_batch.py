@@ -15,7 +15,7 @@ from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError
 from volta_fn.jit import jit
 from volta_fn.nn.language.decoder import CausalLM
-from volta_fn.nn.language.generation import CHUNK, LEAST_CHUNK, as_prompts, config_of, greedy, rounded_size
+from volta_fn.nn.language.generation import CHUNK, LEAST_CHUNK, as_prompts, config_of, ends_of, greedy, rounded_size
 from volta_fn.nn.language.layers import CausalLMCache, PagedCache
 from volta_fn.nn.layers.arguments import check_sizes, is_integer
 
@@ -116,7 +116,7 @@ class ContinuousBatch:
         self._layers = tuple([PagedCache.empty(*sizes) for _ in config.layer_types])
         self._free = list(range(pages))[::-1]
         self._rows: list[_Row | None] = [None] * rows
-        self._stop = set(config.eos_token_id if stop_tokens is None else stop_tokens)
+        self._stop = set(ends_of("ContinuousBatch", stop_tokens, config))
         self._key, self._texts = key, 0
         self._new: list[NewToken] = []
 

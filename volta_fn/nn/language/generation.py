@@ -90,6 +90,8 @@ def top_p_filter(logits: Any, p: float) -> Array:
 
 def _top_p_mask(sorted_logits: Array, p: float) -> Array:
     """Return which of descending logits come before their probabilities reach p."""
+    if p == 1:  # which sums of many probabilities reach by rounding before the last one
+        return vnp.ones(sorted_logits.shape, bool)
     probabilities = softmax(sorted_logits, -1)
     before = vnp.cumsum(probabilities, -1) - probabilities
     return (before < p).at[..., 0].set(True)
@@ -139,6 +141,10 @@ def penalize_repetition(logits: Any, seen: Any, penalty: float) -> Array:
     return vnp.where(mask, vnp.where(value > 0, value / penalty, value * penalty), value)
 
 
+#: Logits divided by less may be infinite or NaN, and differ by so much that the greatest is the only choice.
+_LEAST_TEMPERATURE = 1e-30
+
+
 @dataclass(frozen=True, slots=True)
 class Sampler:
     """The usual choices in their usual order, as one sampler.
@@ -182,7 +188,7 @@ class Sampler:
         value = _logits("Sampler", logits)
         if self.repetition_penalty != 1 and seen is not None:
             value = penalize_repetition(value, seen, self.repetition_penalty)
-        if self.temperature == 0:
+        if self.temperature < _LEAST_TEMPERATURE:
             return top_k_filter(value, 1)
         value = value / self.temperature
         value = value if self.top_k is None else top_k_filter(value, self.top_k)
@@ -203,7 +209,7 @@ class Sampler:
         value = _logits("Sampler", logits)
         if self.repetition_penalty != 1 and seen is not None:
             value = penalize_repetition(value, seen, self.repetition_penalty)
-        if self.temperature == 0:
+        if self.temperature < _LEAST_TEMPERATURE:
             return greedy(value)
         value = value / self.temperature
         if self.top_k is None or self.top_k >= value.shape[-1]:
@@ -258,6 +264,8 @@ def as_prompts(name: str, tokens: Any, vocab_size: int) -> tuple[list[np.ndarray
         )
     is_batch = any(np.ndim(row) > 0 for row in tokens) if isinstance(tokens, (list, tuple)) else np.ndim(tokens) > 1
     rows = [np.asarray(row) for row in tokens] if is_batch else [np.asarray(tokens)]
+    if not rows:
+        raise ShapeError(f"{name}: a batch has at least one prompt, got shape {np.shape(tokens)}")
     for row in rows:
         if row.ndim != 1 or row.size == 0:
             raise ShapeError(f"{name}: a prompt is a sequence of at least one token, got shape {row.shape}")
@@ -266,6 +274,15 @@ def as_prompts(name: str, tokens: Any, vocab_size: int) -> tuple[list[np.ndarray
         if row.min() < 0 or row.max() >= vocab_size:
             raise ArgumentError(f"{name}: tokens are between 0 and {vocab_size - 1}, got {row.min()} to {row.max()}")
     return [row.astype(np.int32) for row in rows], is_batch
+
+
+def ends_of(name: str, stop_tokens: Any, config: CausalLMConfig) -> tuple[int, ...]:
+    """Return the tokens that end a text; raise `ArgumentTypeError` for a single one."""
+    if stop_tokens is None:
+        return config.eos_token_id
+    if np.ndim(stop_tokens) == 0 and not isinstance(stop_tokens, (set, frozenset)):
+        raise ArgumentTypeError(f"{name}: stop_tokens is a sequence of tokens, got {stop_tokens!r}; ({stop_tokens!r},) has one")
+    return tuple(stop_tokens)
 
 
 def left_padded(prompts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -395,10 +412,11 @@ class TokenStream(Iterator[np.ndarray]):
         filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         self._sampler, self._penalized = _sampler(sampler, key, filters, repetition_penalty)
         self._key = key
-        self._stop = np.array(config.eos_token_id if stop_tokens is None else list(stop_tokens), np.int32)
+        self._stop = np.array(ends_of("generate", stop_tokens, config), np.int32)
         self.pad_token = pad_token if pad_token is not None else 0 if config.pad_token_id is None else config.pad_token_id
         self._seen = self._mask_of_seen(prompts) if self._penalized else None
         self._last: Array | None = None
+        self._has_begun = False
         self._length = 0 if cache is None else int(cache.length)
         self._count = 0
         self.finished = np.zeros(len(prompts), bool)
@@ -413,19 +431,24 @@ class TokenStream(Iterator[np.ndarray]):
         """Return the next token of each row."""
         if self._count >= self.max_new_tokens or self.finished.all():
             raise StopIteration
+        if self._has_begun and self.cache is None:
+            raise ArgumentError("TokenStream: the last step failed or was interrupted, and its cache with it; begin another stream")
+        # Programs take the cache, so that there is none after an interrupt.
+        self._has_begun, self.cache, cache = True, None, self.cache
         if self._last is None:
-            if self.cache is None:
+            if cache is None:
                 slots = rounded_size(self.tokens.shape[1] + LEAST_CHUNK, LEAST_SLOTS)
-                self.cache = self.model.init_cache(len(self.tokens), slots, start=vnp.asarray(self._starts) if self._starts.any() else None)
-            logits, self.cache = prefill(self.model, self.tokens, self.cache)
+                cache = self.model.init_cache(len(self.tokens), slots, start=vnp.asarray(self._starts) if self._starts.any() else None)
+            logits, cache = prefill(self.model, self.tokens, cache)
             self._length += self.tokens.shape[1]
             self._last, self._key, self._seen = _sample(logits, self._key, self._seen, self._sampler, self._penalized)
         else:
-            assert self.cache is not None
+            assert cache is not None
             self._length += 1
-            cache = self.cache.grow(rounded_size(self._length, LEAST_SLOTS), self.model.config.sliding_window)
+            cache = cache.grow(rounded_size(self._length, LEAST_SLOTS), self.model.config.sliding_window)
             options = (self._key, self._seen, self._sampler, self._penalized)
-            self._last, self.cache, self._key, self._seen = _step(self.model, self._last, cache, *options)
+            self._last, cache, self._key, self._seen = _step(self.model, self._last, cache, *options)
+        self.cache = cache
         self._count += 1
         tokens = np.where(self.finished, np.int32(self.pad_token), np.asarray(self._last))
         self.finished |= np.isin(tokens, self._stop)
@@ -592,7 +615,7 @@ def beam_search(
     config = config_of("beam_search", model)
     vocabulary = config.vocab_size
     prompts, _ = as_prompts("beam_search", prompt_tokens, vocabulary)
-    stop = set(config.eos_token_id if stop_tokens is None else stop_tokens)
+    stop = set(ends_of("beam_search", stop_tokens, config))
     pad = pad_token if pad_token is not None else 0 if config.pad_token_id is None else config.pad_token_id
     tokens, starts = left_padded(prompts)
     batch, length = tokens.shape
@@ -783,7 +806,7 @@ def speculative_generate(
     if key is None and any(value != 0 for value in chosen.values()):
         raise ArgumentTypeError(f"{name}: {', '.join(chosen)} need a random key: {name}(…, key=vf.random.key(0))")
     sampler = Sampler(**(chosen if key is not None else {"temperature": 0.0}))
-    stop = set(config.eos_token_id if stop_tokens is None else stop_tokens)
+    stop = set(ends_of(name, stop_tokens, config))
     key = random.key(0) if key is None else key  # whose numbers decide nothing: all distributions are certain
     return _speculate(model, draft, prompts[0], max_new_tokens, key, num_draft_tokens, sampler, stop)
 

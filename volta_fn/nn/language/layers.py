@@ -22,6 +22,7 @@ from volta_fn.nn.layers.multi_head_attention import KeysValues, rotate_pairs
 from volta_fn.nn.layers.normalization import LayerNorm, RMSNorm
 from volta_fn.nn.module import Module, static
 from volta_fn.nn.quantized_array import WeightArray
+from volta_fn.numpy.arguments import promote_inexact, wide
 from volta_fn.primitives.call import Window
 from volta_fn.primitives.contraction import product_dtype
 from volta_fn.scipy.special.exponential import softmax
@@ -682,7 +683,8 @@ class Experts(Module):
             return carry, (act(gate) * up) @ down.T
 
         _, results = lax.scan(step, None, (expert, x[entry // chosen]))
-        scaled = results * vnp.where(used, weights.reshape(-1)[entry], 0)[..., None].astype(results.dtype)
+        scaled = results * weights.reshape(-1)[entry][..., None].astype(results.dtype)
+        scaled = vnp.where(used[..., None], scaled, 0)  # of another token, or infinite by an expert that no token chose
         return vnp.zeros_like(x).at[(entry // chosen).reshape(-1)].add(scaled.reshape(-1, x.shape[-1]))
 
 
@@ -754,10 +756,11 @@ def load_balancing_loss(router_logits: Sequence[Any], top_k: int, mask: Any = No
         raise ShapeError(f"load_balancing_loss: layers' logits have one shape (…, experts), got {[x.shape for x in layers]}")
     if not 0 < top_k <= shape[-1]:
         raise ArgumentError(f"load_balancing_loss: top_k is between 1 and {shape[-1]}, got {top_k}")
-    probabilities = softmax(vnp.stack(layers).astype("float32"), -1)
+    (logits,) = promote_inexact("load_balancing_loss", vnp.stack(layers))
+    probabilities = softmax(wide(logits), -1)
     _, indices = lax.top_k(probabilities, top_k)
     seen = one_hot(indices, shape[-1]).sum(-2)
-    valid = vnp.ones(shape[:-1]) if mask is None else as_value(mask).astype("float32")
+    valid = vnp.ones(shape[:-1], probabilities.dtype) if mask is None else as_value(mask).astype(probabilities.dtype)
     if valid.shape != shape[:-1]:
         raise ShapeError(f"load_balancing_loss: the mask has shape {shape[:-1]}, got {valid.shape}")
     axes = tuple(range(len(shape)))

@@ -68,8 +68,8 @@ def dynamic_quantize(node: Node, x: Any) -> Any:
 
 def _dynamic_codes(x: Any) -> tuple[Any, Any, Any]:
     high, low = vnp.maximum(x.max(), 0), vnp.minimum(x.min(), 0)
-    extent = high - low
-    scale = vnp.where(extent == 0, 1, extent / np.float32(255))
+    scale = (high - low) / np.float32(255)
+    scale = vnp.where(scale == 0, 1, scale)  # of a range of zero, or of one that vanishes when it is divided
     zero = vnp.clip(vnp.round(-low / scale), 0, 255)
     quantized = vnp.clip(vnp.round(x / scale) + zero, 0, 255).astype(np.uint8)
     return quantized, scale, zero.astype(np.uint8)

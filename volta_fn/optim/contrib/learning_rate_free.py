@@ -27,6 +27,7 @@ from volta_fn.optim.base import (
 )
 from volta_fn.optim.numerics import (
     abs_sq,
+    cast_like,
     count_zero,
     decayed,
     full_like,
@@ -39,6 +40,7 @@ from volta_fn.optim.numerics import (
     scaled_by,
     steps_for,
     sum_of_squares,
+    tree_cast_like,
     where,
     wide_zeros_like,
     widened,
@@ -71,6 +73,26 @@ def scalar_for(params: Params, value: Any = 0.0) -> Array:
 def copied(params: Params) -> Params:
     """Return the parameters as arrays, to be kept in a state."""
     return tree.map(as_value, params)
+
+
+def starting_points(params: Params) -> Params:
+    """Return the parameters, in float32 at least, as they were; see `start_after`."""
+    return tree.map(lambda p: widened(as_value(p)), params)
+
+
+def start_after(start: Params, params: Params, exact: Updates, updates: Updates) -> Params:
+    """Return where parameters began, less what is lost as updates are rounded.
+
+    Parameters of 16 bits may not move by a small update at all. An estimate that grows with the distance from the start would never grow:
+    it is the distance that the exact updates say.
+    """
+
+    def moved(origin: Array, p: Any, step: Array, update: Array) -> Array:
+        value = as_value(p)
+        wide = widened(value)
+        return origin if wide is value else origin + (widened(cast_like(wide + update, value)) - wide - step)
+
+    return tree.map(moved, start, params, exact, updates)
 
 
 def next_states(rule: Callable[..., tuple[Array, ...]], updates: Updates, *states: Any) -> tuple[Any, ...]:
@@ -197,7 +219,8 @@ def dog(
     """Create DoG, distance over gradients (Ivgi et al., 2023).
 
     The step size is the largest distance from the initial parameters so far over the root of the sum of squared gradients. The parameters
-    to use are a moving average, see `incremental_update`.
+    to use are a moving average, see `incremental_update`. Parameters of 16 bits do not move by a millionth of their size: there the first
+    step needs a greater distance, such as ``("heuristic", 1e-2)``.
 
     Args:
         learning_rate: a factor; 1 is meant.
@@ -249,7 +272,7 @@ def dowg(
 ) -> GradientTransformation:
     """Create DoWG, distance over weighted gradients (Khaled et al., 2023).
 
-    It is `dog` with squared gradients weighted by the squared distances.
+    It is `dog` with squared gradients weighted by the squared distances, and needs a greater distance for parameters of 16 bits as well.
 
     Args:
         learning_rate: a factor; 1 is meant.
@@ -367,7 +390,7 @@ def prodigy(
 ) -> GradientTransformationExtraArgs:
     """Create Prodigy (Mishchenko and Defazio, 2024), AdamW with a faster estimate.
 
-    The estimate grows as parameters move. Those of 16 bits do not move by a millionth: `estim_lr0` is then some 1e-3 of their size.
+    The estimate grows as parameters move, or would if they had more than 16 bits.
 
     Args:
         learning_rate: a factor of the estimated rate, or a schedule; 1 is meant.
@@ -389,7 +412,7 @@ def prodigy(
     b3 = b2**0.5 if beta3 is None else beta3
 
     def init(params: Any) -> ProdigyState:
-        averages = wide_zeros_like(params), magnitudes(params), wide_zeros_like(params), copied(params)
+        averages = wide_zeros_like(params), magnitudes(params), wide_zeros_like(params), starting_points(params)
         return ProdigyState(*averages, scalar_for(params, estim_lr0), scalar_for(params), count_zero())
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
@@ -401,15 +424,17 @@ def prodigy(
             return decayed(b1, old * g, m), decayed(b2, abs_sq(old * g), v), b3 * total + weight * g
 
         exp_avg, exp_avg_sq, grad_sum = next_states(averages, updates, *state[:3])
-        moved = map_leaves(lambda g, start, p: start - p, updates, state.params0, params)
+        moved = map_leaves(lambda start, p: start - p, state.params0, params)
         numerator = b3 * state.numerator_weighted + old / estim_lr0 * rate * real_dot(updates, moved)
         estimate = _max_with_quotient(old, estim_lr_coef * numerator, sum_of_magnitudes(grad_sum))
 
         def step(g: Array, m: Array, v: Array, p: Array) -> Array:
             return -weight_decay * rate * p - rate * m / (vnp.sqrt(v) + estimate * eps)
 
-        updates = map_leaves(step, updates, exp_avg, exp_avg_sq, params)
-        return updates, ProdigyState(exp_avg, exp_avg_sq, grad_sum, state.params0, estimate, numerator, count)
+        exact = map_leaves(step, starting_points(updates), exp_avg, exp_avg_sq, params)
+        updates = tree_cast_like(exact, updates)
+        start = start_after(state.params0, params, exact, updates)
+        return updates, ProdigyState(exp_avg, exp_avg_sq, grad_sum, start, estimate, numerator, count)
 
     return GradientTransformationExtraArgs(init, update)
 
@@ -454,14 +479,14 @@ def mechanize(
 
     def init(params: Any) -> MechanicState:
         zeros = vnp.zeros(num_betas, widest_real(params))
-        return MechanicState(base.init(params), count_zero(), zeros, zeros, zeros, zeros + s_init, copied(params))
+        return MechanicState(base.init(params), count_zero(), zeros, zeros, zeros, zeros + s_init, starting_points(params))
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         params = require_params("mechanize", params)
         base_updates, base_state = base.update(updates, state.base_optimizer_state, params, **extra_args)
-        start = where(state.count == 0, tree.map(as_value, params), state.x0)
+        start = where(state.count == 0, starting_points(params), state.x0)
         factor = vnp.sum(state.s)
-        moved = map_leaves(lambda p, p0: (p0 - p) / (factor + eps), params, start)
+        moved = map_leaves(lambda p0, p: (p0 - p) / (factor + eps), start, params)
         decay = weight_decay * factor * global_norm(updates) / (global_norm(params) + eps)
         slope = real_dot(map_leaves(lambda g, p: g + decay * p, updates, params), moved)
         count = state.s.size
@@ -473,7 +498,9 @@ def mechanize(
         wealth = s_init / count * m + vnp.maximum(r, 0)
         s = wealth / (vnp.sqrt(v) + eps)
         total = vnp.sum(s)
-        updates = map_leaves(lambda u, p, p0, d: p0 - total * (d - u) - p, base_updates, params, start, moved)
+        exact = map_leaves(lambda d, u, p, p0: p0 - total * (d - u) - p, moved, base_updates, params, start)
+        updates = tree_cast_like(exact, base_updates)
+        start = start_after(start, params, exact, updates)
         return updates, MechanicState(base_state, safe_increment(state.count), r, m, v, s, start)
 
     return GradientTransformationExtraArgs(init, update)

@@ -166,16 +166,17 @@ def read_part(value: Array, index: Any) -> Array:
     return reshape(part, block.shape) if block.is_whole else part[block.rest]
 
 
-def write_part(value: Array, index: Any, update: Array) -> Array:
-    """Return an array with other elements at an index."""
+def write_part(value: Array, index: Any, update: Array, method: str = "set") -> Array:
+    """Return an array with other elements at an index, by a method of `at[index]`."""
     index = _without_refs(index)
     block = _block_of(index, value.shape)
     if block is None:
-        return value.at[index].set(update)
-    if block.is_whole and update.shape == block.shape:
+        result: Array = getattr(value.at[index], method)(update)
+        return result
+    if method == "set" and block.is_whole and update.shape == block.shape:
         part = reshape(update, block.sizes)
     else:
-        part = block.of(value).at[block.rest].set(update)
+        part = getattr(block.of(value).at[block.rest], method)(update)
     return part if block.sizes == [*value.shape] else dynamic_update_slice(value, part, block.starts)
 
 

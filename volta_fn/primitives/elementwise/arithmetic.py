@@ -17,7 +17,7 @@ from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
 from volta_fn.primitives.elementwise import selection
 from volta_fn.primitives.elementwise.cast import convert_element_type
-from volta_fn.primitives.elementwise.selection import conj, eq, real, select
+from volta_fn.primitives.elementwise.selection import complex, conj, eq, gt, imag, real, select
 from volta_fn.primitives.formulas import exponential, trigonometric
 from volta_fn.primitives.formulas import numpy_values as rules
 from volta_fn.primitives.formulas.numpy_values import blockwise, fused_multiply_add
@@ -262,7 +262,7 @@ log: Elementwise = elementwise(
     doc="Natural logarithm.",
 )  # fmt: skip
 log2: Elementwise = elementwise(
-    "log2", np.log2, formula=exponential.log2, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g / (x * math.log(2.0))],
+    "log2", np.log2, formula=exponential.log2, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (1.0 / math.log(2.0) / x)],
     domain=_POSITIVE, doc="Logarithm to base 2.",
 )  # fmt: skip
 log1p: Elementwise = elementwise(
@@ -305,10 +305,46 @@ logaddexp: Elementwise = elementwise(
 _UNIT = Domain(-0.9, 0.9)
 
 
-def _one_less_square(x: Array) -> Array:
-    """Return 1 - x² by factors."""
-    # The rounding error of x² may be most of a small difference.
-    return (1.0 - x) * (1.0 + x)
+# Derivatives by 1 - x² and 1 + x². The rounding error of x² may be most of a small difference, and x² overflows where roots and reciprocals
+# are ordinary numbers: complex numbers are multiplied or divided by one factor after the other, large real ones by a multiple.
+
+
+def _root_of_one_less_square(x: Array) -> Array:
+    """Return 1 / sqrt(1 - x²)."""
+    if x.dtype in dtypes.COMPLEX:
+        return rsqrt(1.0 - x) * rsqrt(1.0 + x)
+    return rsqrt((1.0 - x) * (1.0 + x))
+
+
+def _times_i(z: Array) -> Array:
+    return complex(neg(imag(z)), real(z))
+
+
+def _scaled_one_plus_square(x: Array) -> tuple[Array, Array]:
+    """Return s and s² (1 + x²) of real numbers, with s = 1 / max(1, |x|)."""
+    far = gt(abs(x), 1.0)
+    one = as_value(np.ones((), x.dtype))
+    scale, rest = 1.0 / select(far, abs(x), one), select(far, one, x)
+    return scale, scale * scale + rest * rest
+
+
+def reciprocal_of_one_plus_square(x: Array) -> Array:
+    """Return 1 / (1 + x²) of real numbers."""
+    scale, total = _scaled_one_plus_square(x)
+    return scale * scale / total
+
+
+def _atan_derivative(g: Array, out: Array, x: Array) -> Array:
+    if x.dtype in dtypes.COMPLEX:
+        return g / (1.0 - _times_i(x)) / (1.0 + _times_i(x))
+    return g * reciprocal_of_one_plus_square(x)
+
+
+def _asinh_derivative(g: Array, out: Array, x: Array) -> Array:
+    if x.dtype in dtypes.COMPLEX:
+        return g * (rsqrt(1.0 - _times_i(x)) * rsqrt(1.0 + _times_i(x)))
+    scale, total = _scaled_one_plus_square(x)
+    return g * (scale * rsqrt(total))
 
 
 sin: Elementwise = elementwise(
@@ -324,15 +360,15 @@ tan: Elementwise = elementwise(
     domain=Domain(-1.2, 1.2), float_ufunc=np.tan, doc="Tangent of x in radians.",
 )  # fmt: skip
 asin: Elementwise = elementwise(
-    "asin", np.arcsin, formula=trigonometric.asin, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * rsqrt(_one_less_square(x))],
+    "asin", np.arcsin, formula=trigonometric.asin, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * _root_of_one_less_square(x)],
     domain=_UNIT, doc="The angle in [-pi/2, pi/2] whose sine is x.",
 )  # fmt: skip
 acos: Elementwise = elementwise(
     "acos", np.arccos, formula=trigonometric.acos, operands=dtypes.INEXACT,
-    derivatives=[lambda g, out, x: -(g * rsqrt(_one_less_square(x)))], domain=_UNIT, doc="The angle in [0, pi] whose cosine is x.",
+    derivatives=[lambda g, out, x: -(g * _root_of_one_less_square(x))], domain=_UNIT, doc="The angle in [0, pi] whose cosine is x.",
 )  # fmt: skip
 atan: Elementwise = elementwise(
-    "atan", np.arctan, formula=trigonometric.atan, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g / (1.0 + x * x)],
+    "atan", np.arctan, formula=trigonometric.atan, operands=dtypes.INEXACT, derivatives=[_atan_derivative],
     doc="The angle in [-pi/2, pi/2] whose tangent is x.",
 )  # fmt: skip
 
@@ -361,15 +397,15 @@ tanh: Elementwise = elementwise(
     float_ufunc=np.tanh, doc="Hyperbolic tangent.",
 )  # fmt: skip
 asinh: Elementwise = elementwise(
-    "asinh", np.arcsinh, formula=exponential.asinh, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * rsqrt(x * x + 1.0)],
+    "asinh", np.arcsinh, formula=exponential.asinh, operands=dtypes.INEXACT, derivatives=[_asinh_derivative],
     doc="The inverse of sinh.",
 )  # fmt: skip
 acosh: Elementwise = elementwise(
     "acosh", np.arccosh, formula=exponential.acosh, operands=dtypes.INEXACT, domain=Domain(1.2, 4.0),
-    derivatives=[lambda g, out, x: g / (sqrt(x - 1.0) * sqrt(x + 1.0))], doc="The inverse of cosh.",
+    derivatives=[lambda g, out, x: g * (rsqrt(x - 1.0) * rsqrt(x + 1.0))], doc="The inverse of cosh.",
 )  # fmt: skip
 atanh: Elementwise = elementwise(
-    "atanh", np.arctanh, formula=exponential.atanh, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g / _one_less_square(x)],
+    "atanh", np.arctanh, formula=exponential.atanh, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g / (1.0 - x) / (1.0 + x)],
     domain=_UNIT,
     doc="The inverse of tanh.",
 )  # fmt: skip

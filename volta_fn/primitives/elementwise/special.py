@@ -12,7 +12,18 @@ from volta_fn import dtypes
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import GradientError
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
-from volta_fn.primitives.elementwise.arithmetic import cos, exp, log, log1p, pow, sign, sin, sqrt, tanh
+from volta_fn.primitives.elementwise.arithmetic import (
+    cos,
+    exp,
+    log,
+    log1p,
+    pow,
+    reciprocal_of_one_plus_square,
+    sign,
+    sin,
+    sqrt,
+    tanh,
+)
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import bitwise_and, eq, gt, lt, select
 from volta_fn.primitives.formulas import error, gamma, hypergeometric, incomplete, special
@@ -28,7 +39,8 @@ _POSITIVE = Domain(0.2, 4.0)
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
 
 gaussian: Elementwise = elementwise(
-    "gaussian", formula=error.gaussian, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (-2.0 * x * out)], doc="exp(-x^2).",
+    "gaussian", formula=error.gaussian, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: scaled_slope(g, out, -2.0 * x)],
+    doc="exp(-x^2).",
 )  # fmt: skip
 erf: Elementwise = elementwise(
     "erf", formula=error.erf, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (_TWO_OVER_SQRT_PI * gaussian(x))],
@@ -306,7 +318,7 @@ owens_t: Elementwise = elementwise(
     "owens_t", formula=owen.owens_t, operands=dtypes.FLOATS,
     derivatives=[
         lambda g, out, h, a: g * (-0.5 * normal_pdf(h, 0.0, 1.0) * erf(a * h * math.sqrt(0.5))),
-        lambda g, out, h, a: g * (exp(-0.5 * h * h * (1.0 + a * a)) / (1.0 + a * a) * (0.5 / math.pi)),
+        lambda g, out, h, a: g * (exp(-0.5 * (h * h + (a * h) * (a * h))) * reciprocal_of_one_plus_square(a) * (0.5 / math.pi)),
     ],
     doc="Owen's T function, the integral of exp(-h^2 (1 + t^2) / 2) / (1 + t^2) / (2 pi) from 0 to a.",
 )  # fmt: skip

@@ -258,12 +258,15 @@ class NvidiaDriver:
     def _release_retired(self) -> None:
         """Release what no command uses any more, after graphs that used it.
 
-        The driver's functions would wait for a command, and forever for a kernel that hangs.
+        The driver's functions would wait for a command, and forever for a kernel that hangs. They wait for later commands, too, such as a
+        kernel that waits for one of another GPU, which this thread may be about to launch.
         """
         self._destroy_dropped_graphs()
         retired, done = self._retired, self.progress.done
         while self._sources and self._sources[0][0] <= done:
             self._sources.popleft()
+        if not retired or retired[0][0] > done or self.peers.may_wait():
+            return
         while retired and retired[0][0] <= done:
             _, release, handle = retired.popleft()
             release(handle)

@@ -15,7 +15,8 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,6 +96,8 @@ class Peers:
         self._handles: set[int] = set()
         #: A stream beside that of kernels, through which they are interrupted.
         self._beside = 0
+        #: By the ranks of a group, how many of its kernels were launched since it began anew.
+        self._launches: Counter[tuple[int, ...]] = Counter()
         #: The kernels that have waited for long when that was last asked, by their groups, with their numbers and since when.
         self._waiting: dict[tuple[int, ...], tuple[int, float]] = {}
         #: Held while another thread reads the host's words.
@@ -121,7 +124,32 @@ class Peers:
 
     def launched(self, ranks: tuple[int, ...]) -> None:
         """Count a kernel of a group that is about to run."""
+        self._launches[ranks] += 1
         distribution.current().launched(ranks)
+
+    def launches(self) -> dict[tuple[int, ...], int]:
+        """Return how many kernels of each group were launched."""
+        return dict(self._launches)
+
+    def has_settled(self, launches: Mapping[tuple[int, ...], int]) -> bool:
+        """Return whether the GPU is idle, or waits in a kernel after these.
+
+        A kernel tells that it waits when it has for some time. Any thread may call it.
+        """
+        with self._context:
+            if self._functions.cuStreamQuery(self._stream) != NOT_READY:
+                return True
+        with self._reading:
+            waiting = [
+                region.words[REPORTED_NUMBER // 4] - launches.get(ranks, 0)
+                for ranks, region in self._connected()
+                if region.words[REPORTED_PEER // 4]
+            ]
+        return any(0 < later & 0xFFFFFFFF < 1 << 31 for later in waiting)  # numbers wrap around
+
+    def may_wait(self) -> bool:
+        """Return whether a kernel may wait for another process now."""
+        return bool(self._launches) and self._functions.cuStreamQuery(self._stream) == NOT_READY
 
     def _connected(self) -> list[tuple[tuple[int, ...], Region]]:
         return [(ranks, region) for ranks, region in self._regions.copy().items() if region is not None]
@@ -178,6 +206,7 @@ class Peers:
                 for begin, end in ((FAILED, REGIONS), (COUNTERS, SLOTS)):
                     self._write(region.address + begin, np.zeros(end - begin, np.uint8), self._stream)
             self._wait(self._stream)
+        self._launches.clear()
 
     def waiting(self) -> list[distribution.DeviceCall]:
         """Return the kernels that wait for other processes, and have for long.

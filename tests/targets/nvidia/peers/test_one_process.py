@@ -22,6 +22,8 @@ from volta_fn.core.devices import device_world
 from volta_fn.core.devices.device_world import on_all
 from volta_fn.errors import ArgumentError, CallbackError, DeviceError, DistributedError, DonatedBufferError, ShapeError
 from volta_fn.targets.gpu import program as gpu_program
+from volta_fn.targets.nvidia.peers import exchange
+from volta_fn.targets.nvidia.peers.memory import Peers
 
 
 class Machine(NamedTuple):
@@ -393,6 +395,65 @@ def test_a_launch_that_fails_ends_kernels_that_wait_for_it(machine: Machine) -> 
     np.testing.assert_array_equal(mapped(x), [2, 4])
 
 
+def test_results_of_a_call_survive_the_next_one_that_is_interrupted(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "_LONG", 10**6)  # nanoseconds until a kernel tells that it waits
+    mapped = vf.jit(machine.by_rows(lambda x: lax.psum(x, "i")))
+    x = vf.device_put(np.arange(4.0, dtype=np.float32), vf.NamedSharding(machine.mesh((2,), "i"), P("i")))
+    other = vf.block_until_ready(x * 10.0)
+    for _ in range(3):
+        np.testing.assert_array_equal(mapped(x), [2, 4, 2, 4])
+    (first, driver), is_late = (device.backend.gpu.queue.driver for device in machine.devices), threading.Event()
+    machine.fake._start(lambda: is_late.wait() and None, driver.stream)
+    earlier = mapped(other)  # the kernel of GPU 0 waits for that of GPU 1
+
+    has_settled, interrupt = Peers.has_settled, Peers.interrupt
+
+    def launched(ranks: Any) -> None:
+        raise KeyboardInterrupt
+
+    def awaited(peers: Peers, launches: Any) -> bool:
+        is_late.set()
+        return has_settled(peers, launches)
+
+    def interrupted(peers: Peers) -> None:
+        interrupt(peers)
+        if peers is first.peers and not is_late.is_set():  # the kernels of GPU 0 end without GPU 1
+            with machine.fake._changed:
+                machine.fake._changed.wait_for(lambda: not machine.fake._pending[first.stream])
+            is_late.set()
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(driver.peers, "launched", launched)
+        patch.setattr(Peers, "has_settled", awaited)
+        patch.setattr(Peers, "interrupt", interrupted)
+        mapped(x)
+    np.testing.assert_array_equal(earlier, [20, 40, 20, 40])
+    np.testing.assert_array_equal(mapped(x), [2, 4, 2, 4])
+
+
+def test_no_memory_is_released_while_a_kernel_may_wait(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver would wait for the kernel of GPU 0, and this one for that of GPU 1, which the same thread is about to launch."""
+    mapped = vf.jit(machine.by_rows(lambda x: lax.psum(x, "i")))
+    x = vf.device_put(np.arange(4.0, dtype=np.float32), vf.NamedSharding(machine.mesh((2,), "i"), P("i")))
+    for _ in range(3):
+        np.testing.assert_array_equal(mapped(x), [2, 4, 2, 4])
+    first, second = (device.backend.gpu.queue.driver for device in machine.devices)
+    first._retired.append((0, first.functions.cuMemFree_v2, first.allocate(64)))
+    count, launch = machine.fake.count("cuMemFree_v2"), second.peers.launched
+
+    def launched(ranks: Any) -> None:
+        with first.context:
+            first._release_retired()
+        launch(ranks)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(second.peers, "launched", launched)
+        np.testing.assert_array_equal(mapped(x), [2, 4, 2, 4])
+    assert machine.fake.count("cuMemFree_v2") == count
+    first.allocate(64)
+    assert machine.fake.count("cuMemFree_v2") == count + 1
+
+
 @pytest.mark.parametrize(("most", "calls"), [(512, 2), (1, 0)])
 def test_programs_whose_launches_may_wait_are_called_by_a_thread_for_each_gpu(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, most: int, calls: int
@@ -426,11 +487,14 @@ def test_a_kernel_that_faults_ends_those_that_wait_for_its_gpu(machine: Machine,
         return call
 
     monkeypatch.setattr(type(machine.fake.kernels), "__getitem__", failing)
+    attempts = [lambda: mapped(x)] * 2
     try:
         result = mapped(x)
-    except DeviceError:  # the call itself may meet the failure, and then there is no result to read
-        return
-    for attempt in (lambda: np.asarray(result), lambda: np.asarray(result), lambda: mapped(x)):  # the result is undefined from then on
+    except DeviceError as error:  # the call itself may meet the failure, and then there is no result to read
+        assert any("raised on gpu:1" in note for note in error.__notes__)
+    else:  # which is undefined
+        attempts = [lambda: np.asarray(result)] * 2 + attempts
+    for attempt in attempts:
         with pytest.raises(DistributedError, match="GPU 1 has failed, for which others waited in a collective: .*start the process again"):
             attempt()
 
