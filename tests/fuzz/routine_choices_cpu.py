@@ -105,7 +105,7 @@ CHOICES: dict[str, Choices] = {
         *each("library.scans", _CHUNK=(64, 192), _TASK=(1, 100), _VECTORS=(1, 2, 3), _CHAINS=(1, 3)),
         Choice("one by one", {"library.scans:_along_rows": _function("_sequentially")}),
         Choice("across", {"library.scans:_along_rows": _function("_across_columns")}),
-        together("many tasks of one vector", library__cumulative={"_VECTORS": 1, "_TASK": 1}),
+        together("many tasks of one vector", library__scans={"_VECTORS": 1, "_TASK": 1}),
     ],
     "sort": [
         *each("library.sort", SHORT=(0, 300), _TASK=(1,), _TOGETHER=(1, 3)),

@@ -54,7 +54,7 @@ def _lost_tiles() -> AbstractContextManager[Any]:
 
 
 def _one_lane_more() -> AbstractContextManager[Any]:
-    scan = _module("cpu.library.cumulative").Scan
+    scan = _module("cpu.library.scans").Scan
     write = scan.write
 
     def written(self: Any, f: Function, x: Any, base: Value, offset: Value, count: Value | None = None) -> None:
@@ -109,10 +109,10 @@ PLANTED = [
     Planted(
         "the total of earlier chunks is lost",
         "cumulative",
-        _replaced("cpu.library.cumulative", "_preceding_total", lambda f, scan, *_: scan.identity(f, 1)),
+        _replaced("cpu.library.scans", "_preceding_total", lambda f, scan, *_: scan.identity(f, 1)),
     ),
     Planted("a mask of one lane too many", "cumulative", _one_lane_more),
-    Planted("the wrong lane is carried", "cumulative", _replaced("cpu.library.cumulative", "_last", lambda scan, lanes: lanes // 2)),
+    Planted("the wrong lane is carried", "cumulative", _replaced("cpu.library.scans", "_last", lambda scan, lanes: lanes // 2)),
     Planted("a digit is not sorted by", "sort", _without_first_digit),
     Planted("padding takes part in ranks", "top_k", _replaced("cpu.library.top_k", "fill_padding", lambda *_: None)),
     Planted("indices are not checked", "gather", _replaced("cpu.library.movement", "are_inside", lambda *_: Value("i1", "true"))),
