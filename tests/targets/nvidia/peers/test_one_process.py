@@ -22,8 +22,7 @@ from volta_fn.core.devices import device_world
 from volta_fn.core.devices.device_world import on_all
 from volta_fn.errors import ArgumentError, CallbackError, DeviceError, DistributedError, DonatedBufferError, ShapeError
 from volta_fn.targets.gpu import program as gpu_program
-from volta_fn.targets.nvidia.peers import exchange
-from volta_fn.targets.nvidia.peers import Peers
+from volta_fn.targets.nvidia.peers import Peers, exchange
 
 
 class Machine(NamedTuple):
