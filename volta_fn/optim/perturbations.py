@@ -56,7 +56,7 @@ def make_perturbed_fun(
 
     Returns a function of a random key and x.
 
-    >>> smooth = optim.perturbations.make_perturbed_fun(lambda x: vnp.sign(x), 100, sigma=1.0, noise=optim.perturbations.Normal())
+    >>> smooth = optim.perturbations.make_perturbed_fun(lambda x: jnp.sign(x), 100, sigma=1.0, noise=optim.perturbations.Normal())
     >>> bool(vf.grad(lambda x: smooth(vf.random.key(0), x))(0.0) > 0)
     True
     """
