@@ -1,0 +1,67 @@
+"""Mark the figures that are drawn on white, and put the figure of each page of the gallery on its card in the gallery's index.
+
+The style sheet inverts marked figures in the dark mode, and leaves photographs as they are. Figures are outputs of the pages' cells, so
+that they are there when all pages have been read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+from docutils import nodes
+
+INDEX = "gallery/index"
+
+
+def is_on_white(path: Path) -> bool:
+    """Return True if most of a picture's top row and left column is nearly white or transparent."""
+    pixels = np.atleast_3d(matplotlib.image.imread(path)).astype(np.float32)
+    edge = np.concatenate([pixels[0], pixels[:, 0]])
+    opacity = edge[:, 3:] if edge.shape[-1] == 4 else 1.0
+    return bool(np.median(edge[:, :3] * opacity + (1 - opacity)) > 0.8)
+
+
+def figure_of(env: Any, page: str) -> str | None:
+    """Return the last image on a page, or None if it has none."""
+    if page not in env.all_docs:
+        return None
+    images = list(env.get_doctree(page).findall(nodes.image))
+    return images[-1]["uri"] if images else None
+
+
+def section_title(node: nodes.Node) -> str:
+    """Return the title of the section that a node is in."""
+    while not isinstance(node, nodes.section):
+        node = node.parent
+    return node.next_node(nodes.title).astext()
+
+
+def add_thumbnails(app: Any, doctree: nodes.document, page: str) -> None:
+    """Insert an image at the top of each card of the index that links to a page with a figure."""
+    if page != INDEX:
+        return
+    for card in doctree.findall(lambda node: isinstance(node, nodes.Element) and "sd-card" in node.get("classes", ())):
+        targets = [link["refuri"] for link in card.findall(nodes.reference) if link.get("internal")]
+        uri = next(filter(None, (figure_of(app.env, f"gallery/{t.partition('.')[0].rpartition('/')[2]}") for t in targets)), None)
+        if uri is not None:
+            card.insert(0, nodes.image("", uri=uri, candidates={"*": uri}, alt="", classes=["sd-card-img-top", "thumbnail"]))
+
+
+def mark_figures(app: Any, doctree: nodes.document, page: str) -> None:
+    """Give images that are drawn on white the class ``on-white``, and figures of cells a text for screen readers."""
+    for image in doctree.findall(nodes.image):
+        if "alt" not in image:
+            image["alt"] = f"Figure: {section_title(image)}"
+        path = Path(app.srcdir, image["uri"])
+        if path.suffix == ".png" and path.is_file() and is_on_white(path):
+            image["classes"] = [*image.get("classes", ()), "on-white"]
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Connect the extension; thumbnails are inserted before they are marked."""
+    app.connect("doctree-resolved", add_thumbnails, priority=400)
+    app.connect("doctree-resolved", mark_figures, priority=600)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
