@@ -159,13 +159,12 @@ def find_module(name: str) -> types.ModuleType:
 
 
 def modules_text() -> str:
-    """Return the table of modules, which the index of the reference includes."""
-    rows = [f"| [`{page.module}`](api/{page.module}.rst) | {page.text.removesuffix('.')} |\n" for page in PAGES]
-    return "| | |\n| --- | --- |\n" + "".join(rows)
+    """Return the list of modules, which the index of the reference includes."""
+    return "".join(f"- [`{page.module}`](api/{page.module}.rst): {page.text.removesuffix('.')}\n" for page in PAGES)
 
 
 def write_pages(app: Any) -> None:
-    """Write the pages that have changed, and the table of them."""
+    """Write the pages that have changed, and the list of them."""
     folder = Path(app.srcdir) / "reference" / "api"
     folder.mkdir(exist_ok=True)
     documented: dict[int, str] = {}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,22 +61,35 @@ def test_generated_pages_have_no_source_to_edit(page: str, suffix: str, tmp_path
     assert f'href="{page.rpartition("/")[2]}.ipynb" download' in context["body"]
 
 
-def test_the_table_of_modules_links_to_their_pages() -> None:
-    rows = pages.modules_text().splitlines()[2:]
+def test_the_list_of_modules_links_to_their_pages() -> None:
+    rows = pages.modules_text().splitlines()
     assert len(rows) == len(pages.PAGES)
-    assert "| [`volta_fn.lax`](api/volta_fn.lax.rst) | The primitives, control flow and collectives, with JAX's names |" in rows
+    assert "- [`volta_fn.lax`](api/volta_fn.lax.rst): The primitives, control flow and collectives, with JAX's names" in rows
 
 
-def test_figures_on_white_are_told_from_photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def outputs(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The extension for outputs of cells, without docutils, which only Sphinx's environment has."""
     monkeypatch.syspath_prepend(str(EXTENSIONS))
-    monkeypatch.setitem(sys.modules, "docutils", SimpleNamespace(nodes=SimpleNamespace()))  # only Sphinx's environment has it
-    figures = importlib.import_module("figures")
+    monkeypatch.setitem(sys.modules, "docutils", SimpleNamespace(nodes=SimpleNamespace()))
+    return importlib.import_module("outputs")
+
+
+def test_outputs_do_not_say_where_the_site_was_built(outputs: Any) -> None:
+    folder = tempfile.mkdtemp(dir=tempfile.gettempdir())
+    os.rmdir(folder)
+    text = f"{tempfile.gettempdir()}/ipykernel_12/345.py:3: RecompilationWarning: f\n{ROOT}/volta_fn/advice.py:3: {folder}/a.png"
+    assert outputs.without_paths(text) == "cell:3: RecompilationWarning: f\nvolta_fn/advice.py:3: folder/a.png"
+
+
+def test_figures_on_white_are_told_from_photographs(outputs: Any, tmp_path: Path) -> None:
     plot = np.ones((20, 30, 3))
     plot[5:15, 5:15] = 0
     clear = np.zeros((20, 30, 4))
     digits = np.zeros((20, 30, 3))
     digits[:, ::10] = digits[::10] = 1
+    framed = digits.copy()
     digits[0], digits[:, 0] = 0.1, 0.1
-    for name, pixels, expected in [("plot", plot, True), ("clear", clear, True), ("digits", digits, False)]:
+    for name, pixels, expected in [("plot", plot, True), ("clear", clear, True), ("digits", digits, False), ("framed", framed, False)]:
         matplotlib.image.imsave(tmp_path / f"{name}.png", pixels)
-        assert figures.is_on_white(tmp_path / f"{name}.png") is expected, name
+        assert outputs.is_on_white(tmp_path / f"{name}.png") is expected, name

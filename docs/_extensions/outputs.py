@@ -1,11 +1,12 @@
-"""Mark the figures that are drawn on white, and put the figure of each page of the gallery on its card in the gallery's index.
+"""Prepare the outputs of cells for the site: texts without a machine's paths, figures that follow the dark mode, thumbnails in the gallery.
 
-The style sheet inverts marked figures in the dark mode, and leaves photographs as they are. Figures are outputs of the pages' cells, so
-that they are there when all pages have been read.
+The style sheet inverts the figures that are marked as drawn on white, and leaves photographs as they are.
 """
 
 from __future__ import annotations
 
+import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,37 @@ import numpy as np
 from docutils import nodes
 
 INDEX = "gallery/index"
+ROOT = Path(__file__).resolve().parents[2]
+#: Paths that say where the site was built, and what stands in their place.
+_PATHS = [
+    (re.compile(r"\S*/ipykernel_\d+/\d+\.py(?=:\d)"), "cell"),
+    (re.compile(re.escape(f"{ROOT}/")), ""),
+    (re.compile(re.escape(f"{tempfile.gettempdir()}/") + r"tmp\w+"), "folder"),
+]
+
+
+def without_paths(text: str) -> str:
+    """Return an output that does not say where the site was built."""
+    for path, replacement in _PATHS:
+        text = path.sub(replacement, text)
+    return text
+
+
+def remove_paths(app: Any, doctree: nodes.document) -> None:
+    """Remove a machine's paths from the texts that cells print."""
+    for block in doctree.findall(nodes.literal_block):
+        if "output" in block.get("classes", ()) and (text := without_paths(block.astext())) != block.astext():
+            block.rawsource = text
+            block.children = []
+            block += nodes.Text(text)
 
 
 def is_on_white(path: Path) -> bool:
-    """Return True if most of a picture's top row and left column is nearly white or transparent."""
+    """Return True if most of a picture's top row and left column is nearly white or transparent, and most of the picture is not dark."""
     pixels = np.atleast_3d(matplotlib.image.imread(path)).astype(np.float32)
-    edge = np.concatenate([pixels[0], pixels[:, 0]])
-    opacity = edge[:, 3:] if edge.shape[-1] == 4 else 1.0
-    return bool(np.median(edge[:, :3] * opacity + (1 - opacity)) > 0.8)
+    opacity = pixels[..., 3:] if pixels.shape[-1] == 4 else 1.0
+    light = (pixels[..., :3] * opacity + (1 - opacity)).mean(-1)
+    return bool(np.median(np.concatenate([light[0], light[:, 0]])) > 0.8 and np.median(light) > 0.3)
 
 
 def figure_of(env: Any, page: str) -> str | None:
@@ -61,7 +85,8 @@ def mark_figures(app: Any, doctree: nodes.document, page: str) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connect the extension; thumbnails are inserted before they are marked."""
+    """Connect the extension; thumbnails, which are known when all pages have been read, are inserted before figures are marked."""
+    app.connect("doctree-read", remove_paths)
     app.connect("doctree-resolved", add_thumbnails, priority=400)
     app.connect("doctree-resolved", mark_figures, priority=600)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
