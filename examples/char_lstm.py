@@ -79,10 +79,10 @@ def validation_loss(model: Any, windows: data.CharDataset) -> float:
 def train(
     model: Any, windows: data.CharDataset, held_out: data.CharDataset, optimizer: Any, *, batch: int, steps: int, threads: int, seed: int
 ) -> tuple[Any, dict[int, float], dict[int, float]]:
-    """Train a model on threads, each with its own slice of the batch; return it with losses of batches and validation losses by step.
+    """Train a model on threads, each with its own slice of the batch.
 
-    They share the model without locks, because it is immutable. This keeps two cores busier than threads inside the matrix products, which
-    are used with one thread.
+    Returns it with the losses of batches and the validation losses, by step. Threads share the model without locks, because it is
+    immutable. This keeps two cores busier than threads inside the matrix products, which are used with one thread.
     """
     from threadpoolctl import threadpool_limits
 
@@ -111,7 +111,7 @@ def train(
 
 
 def run(options: Any, name: str, model_of: Any, optimizer: Any, *, length: int, batch: int, steps: int, threads: int) -> dict[str, Any]:
-    """Read the text, train ``model_of(key, symbols)``, let it write, and plot its losses as `name`."""
+    """Read the text, train ``model_of(key, symbols)``, plot its losses, and let it write."""
     text = common.text(options.text)[: 100_000 if options.quick else None]
     vocabulary = data.Vocabulary.of(text)
     training, validation = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
