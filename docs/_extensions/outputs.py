@@ -45,7 +45,7 @@ def is_on_white(path: Path) -> bool:
     pixels = np.atleast_3d(matplotlib.image.imread(path)).astype(np.float32)
     opacity = pixels[..., 3:] if pixels.shape[-1] == 4 else 1.0
     light = (pixels[..., :3] * opacity + (1 - opacity)).mean(-1)
-    return bool(np.median(np.concatenate([light[0], light[:, 0]])) > 0.8 and np.median(light) > 0.3)
+    return bool(np.median(np.concatenate([light[0], light[:, 0]])) > 0.8 and np.median(light) > 0.5)
 
 
 def figure_of(env: Any, page: str) -> str | None:
