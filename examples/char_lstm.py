@@ -111,7 +111,7 @@ def train(
 
 
 def run(options: Any, name: str, model_of: Any, optimizer: Any, *, length: int, batch: int, steps: int, threads: int) -> dict[str, Any]:
-    """Read the text, train ``model_of(key, symbols)``, plot its losses, and let it write."""
+    """Train a model on the text, plot its losses, and let it write."""
     text = common.text(options.text)[: 100_000 if options.quick else None]
     vocabulary = data.Vocabulary.of(text)
     training, validation = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
