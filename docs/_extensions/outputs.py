@@ -1,4 +1,4 @@
-"""Prepare the outputs of cells for the site: texts without a machine's paths, figures that follow the dark mode, thumbnails in the gallery.
+"""Prepare the outputs of cells for the site: texts as a reader sees them at the end, figures that follow the dark mode, thumbnails.
 
 The style sheet inverts the figures that are marked as drawn on white, and leaves photographs as they are.
 """
@@ -22,6 +22,8 @@ _PATHS = [
     (re.compile(re.escape(f"{ROOT}/")), ""),
     (re.compile(re.escape(f"{tempfile.gettempdir()}/") + r"tmp\w+"), "folder"),
 ]
+#: A line of a progress bar.
+_BAR = re.compile(r"(?P<label>.+?) (?P<done>\d+)/(?P<total>\d+)(?: .*)?$")
 
 
 def without_paths(text: str) -> str:
@@ -31,10 +33,18 @@ def without_paths(text: str) -> str:
     return text
 
 
-def remove_paths(app: Any, doctree: nodes.document) -> None:
-    """Remove a machine's paths from the texts that cells print."""
+def without_progress(text: str) -> str:
+    """Return an output with the last state of each progress bar alone, which overwrites the others where they are shown."""
+    bars = [_BAR.match(line) for line in text.split("\n")]
+    last = {bar.group("label", "total"): number for number, bar in enumerate(bars) if bar}
+    lines = enumerate(zip(text.split("\n"), bars, strict=True))
+    return "\n".join(line for n, (line, bar) in lines if not bar or bar["done"] == bar["total"] or last[bar.group("label", "total")] == n)
+
+
+def edit_texts(app: Any, doctree: nodes.document) -> None:
+    """Remove a machine's paths and the past of progress bars from the texts that cells print."""
     for block in doctree.findall(nodes.literal_block):
-        if "output" in block.get("classes", ()) and (text := without_paths(block.astext())) != block.astext():
+        if "output" in block.get("classes", ()) and (text := without_progress(without_paths(block.astext()))) != block.astext():
             block.rawsource = text
             block.children = []
             block += nodes.Text(text)
@@ -86,7 +96,7 @@ def mark_figures(app: Any, doctree: nodes.document, page: str) -> None:
 
 def setup(app: Any) -> dict[str, bool]:
     """Connect the extension; thumbnails, which are known when all pages have been read, are inserted before figures are marked."""
-    app.connect("doctree-read", remove_paths)
+    app.connect("doctree-read", edit_texts)
     app.connect("doctree-resolved", add_thumbnails, priority=400)
     app.connect("doctree-resolved", mark_figures, priority=600)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
