@@ -35,10 +35,17 @@ def without_paths(text: str) -> str:
 
 def without_progress(text: str) -> str:
     """Return an output with the last state of each progress bar alone, which overwrites the others where they are shown."""
-    bars = [_BAR.match(line) for line in text.split("\n")]
-    last = {bar.group("label", "total"): number for number, bar in enumerate(bars) if bar}
-    lines = enumerate(zip(text.split("\n"), bars, strict=True))
-    return "\n".join(line for n, (line, bar) in lines if not bar or bar["done"] == bar["total"] or last[bar.group("label", "total")] == n)
+    lines: list[str] = []
+    following: dict[tuple[str, ...], int] = {}
+    for line in reversed(text.split("\n")):
+        if bar := _BAR.match(line):
+            name, done = bar.group("label", "total"), int(bar["done"])
+            is_past = following.get(name, -1) >= done
+            following[name] = done
+            if is_past:
+                continue
+        lines.append(line)
+    return "\n".join(reversed(lines))
 
 
 def edit_texts(app: Any, doctree: nodes.document) -> None:
