@@ -29,7 +29,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "reference_pages",
-    "gallery_thumbnails",
+    "outputs",
     "page_actions",
 ]
 exclude_patterns = ["_build", "_extensions"]

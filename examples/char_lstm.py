@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -77,11 +78,11 @@ def validation_loss(model: Any, windows: data.CharDataset) -> float:
 
 def train(
     model: Any, windows: data.CharDataset, held_out: data.CharDataset, optimizer: Any, *, batch: int, steps: int, threads: int, seed: int
-) -> Any:
+) -> tuple[Any, dict[int, float], dict[int, float]]:
     """Train a model on threads, each with its own slice of the batch.
 
-    They share the model without locks, because it is immutable. This keeps two cores busier than threads inside the matrix products, which
-    are used with one thread.
+    Returns it with the losses of batches and the validation losses, by step. Threads share the model without locks, because it is
+    immutable. This keeps two cores busier than threads inside the matrix products, which are used with one thread.
     """
     from threadpoolctl import threadpool_limits
 
@@ -94,19 +95,23 @@ def train(
     loader = data.DataLoader(windows, batch, shuffle=True, key=seed + 1, drop_last=True)
     bar = data.progress(itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), steps), "training", total=steps)
     moments = optimizer.init(model)
+    losses: dict[int, float] = {}
+    validation: dict[int, float] = {}
     with ThreadPoolExecutor(threads) as pool, threadpool_limits(1 if threads > 1 else None):
         for number, (inputs, targets) in enumerate(bar, 1):
             slices = list(pool.map(functools.partial(gradient, model), jnp.split(inputs, threads), jnp.split(targets, threads)))
             model, moments, value = update(model, moments, slices)
             if number % 10 == 0:
-                bar.report(f"loss {float(value):.3f}")
+                losses[number] = float(value)
+                bar.report(f"loss {losses[number]:.3f}")
             if number % max(1, steps // 4) == 0:
-                print(f"step {number}: validation loss {validation_loss(model, held_out):.3f}", flush=True)
-    return model
+                validation[number] = validation_loss(model, held_out)
+                print(f"step {number}: validation loss {validation[number]:.3f}", flush=True)
+    return model, losses, validation
 
 
-def run(options: Any, model_of: Any, optimizer: Any, *, length: int, batch: int, steps: int, threads: int) -> dict[str, Any]:
-    """Read the text, train ``model_of(key, symbols)``, and let it write."""
+def run(options: Any, name: str, model_of: Any, optimizer: Any, *, length: int, batch: int, steps: int, threads: int) -> dict[str, Any]:
+    """Train a model on the text, plot its losses, and let it write."""
     text = common.text(options.text)[: 100_000 if options.quick else None]
     vocabulary = data.Vocabulary.of(text)
     training, validation = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
@@ -116,12 +121,18 @@ def run(options: Any, model_of: Any, optimizer: Any, *, length: int, batch: int,
     model = model_of(model_key, len(vocabulary))
     print(f"{type(model).__name__} of {nn.parameter_count(model):,} parameters, {len(text):,} characters of {len(vocabulary)} kinds")
     start = time.perf_counter()
-    model = train(model, windows, held_out, optimizer, batch=batch, steps=steps, threads=threads, seed=options.seed)
+    trained = train(model, windows, held_out, optimizer, batch=batch, steps=steps, threads=threads, seed=options.seed)
+    model, losses, held_out_losses = trained
     seconds = time.perf_counter() - start
     sample = vocabulary.decode(model.sample(held_out[0][0], 200 if options.quick else 1000, sample_key))
     print(sample)
     nats = validation_loss(model, held_out)
     print(f"validation loss {nats:.3f} nats per character of {len(validation):,} after {steps} steps, {seconds:.0f} s")
+    with common.plot(options.out / f"{name}.png") as axes:
+        axes.axhline(math.log(len(vocabulary)), color="gray", linestyle="--", label="all characters alike")
+        axes.plot(list(losses), list(losses.values()), color="tab:blue", alpha=0.6, label="batches")
+        axes.plot(list(held_out_losses), list(held_out_losses.values()), "o-", color="tab:red", label="held-out text")
+        axes.set(xlabel="step", ylabel="nats per character")
     return {"loss": nats, "sample": sample, "symbols": len(vocabulary)}
 
 
@@ -136,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     schedule = optim.warmup_cosine_decay_schedule(0.0, 0.016, steps // 20, steps, 0.0003)
     optimizer = optim.chain(optim.clip_by_global_norm(1.0), optim.adamw(schedule, b2=0.99, weight_decay=0.1))
     model_of = functools.partial(CharLSTM.init, width=width, layers=layers)
-    return run(options, model_of, optimizer, length=length, batch=batch, steps=steps, threads=1)
+    return run(options, "char_lstm", model_of, optimizer, length=length, batch=batch, steps=steps, threads=1)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     schedule = optim.warmup_cosine_decay_schedule(0.0, 0.016, steps // 20, steps, 0.0003)
     optimizer = optim.muon(schedule, weight_decay=0.3, adam_b2=0.99, consistent_rms=0.2)
     model_of = functools.partial(CharTransformer.init, width=width, layers=layers, heads=4, length=length)
-    return char_lstm.run(options, model_of, optimizer, length=length, batch=batch, steps=steps, threads=2)
+    return char_lstm.run(options, "char_transformer", model_of, optimizer, length=length, batch=batch, steps=steps, threads=2)
 
 
 if __name__ == "__main__":

@@ -85,9 +85,9 @@ def draw_answers(model: nn.Sequential, state: Any, held_out: data.Dataset, path:
     side, answers = images.shape[-1] + 1, jnp.argmax(chances, axis=1)
     rows = np.pad(np.asarray(images[np.asarray(order), 0]).reshape(4, 10, side - 1, side - 1), ((0, 0), (0, 0), (0, 1), (0, 1)))
     with common.plot(path) as axes:
-        axes.imshow(rows.transpose(0, 2, 1, 3).reshape(4 * side, 10 * side), cmap="gray")
+        axes.imshow(rows.transpose(0, 2, 1, 3).reshape(4 * side, 10 * side), cmap="binary")
         for position, number in enumerate(order.tolist()):
-            color = "lime" if answers[number] == labels[number] else "red"
+            color = "tab:green" if answers[number] == labels[number] else "red"
             axes.text(position % 10 * side, position // 10 * side + 1, str(answers[number]), color=color, fontweight="bold")
         axes.set_axis_off()
 

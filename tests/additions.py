@@ -104,11 +104,11 @@ class Snake(Module):
     @classmethod
     def init(cls, features: int) -> Self:
         """Create the layer with frequencies 1."""
-        return cls(vnp.ones(features))
+        return cls(lax.full((features,), 1.0))
 
     def __call__(self, x: Any) -> Array:
         """Apply the layer to an array whose last axis has the features."""
-        return x + vnp.sin(self.a * x) ** 2 / self.a
+        return x + lax.sin(self.a * x) ** 2 / self.a
 ''',
         "tests/nn/test_every_layer.py: LAYERS: dict[str, tuple[tuple[int, ...], Any, Callable[..., Any]]] = {": """
     "Snake": ((4,), nn.Snake.init(4), plain),

@@ -92,7 +92,7 @@ def main() -> None:
             browser.open(explained(folder))
             browser.screenshot(PICTURES / "explain.png")
         web_digits.main(["--out", name])
-        with Chromium(FAST, size=(1100, 760)) as browser:
+        with Chromium(FAST, size=(1100, 733)) as browser:
             train_and_draw(browser, folder / "digits.html")
             browser.screenshot(PICTURES / "digits_page.png")
 

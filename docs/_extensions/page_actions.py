@@ -1,6 +1,6 @@
-"""Give pages what readers do with them: download an executed page as a notebook, and switch between versions.
+"""Give pages what readers do with them: download an executed page as a notebook, switch between versions, and edit a page.
 
-Both work from a folder of files, without a server.
+The first two work from a folder of files, without a server.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 _CELL = re.compile(r"^```\{code-cell\} python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _HEADER = re.compile(r"\A---\n.*?^---\n", re.DOTALL | re.MULTILINE)
 _TAGS = re.compile(r"\A(:\w+:.*\n)+")
+#: Pages that are written when the site is built.
+GENERATED = "reference/api/"
 
 
 def is_executed(source: str) -> bool:
@@ -53,6 +55,8 @@ def add_actions(app: Any, page: str, template: str, context: dict[str, Any], doc
     """Insert links to the notebook and to other versions below a page's heading."""
     if doctree is None or "body" not in context:
         return
+    if page.startswith(GENERATED):
+        context["page_source_suffix"] = ""  # by which the theme makes its links to the source
     actions = []
     path = Path(app.env.doc2path(page))
     if path.suffix == ".md" and is_executed(path.read_text(encoding="utf-8")):

@@ -158,13 +158,19 @@ def find_module(name: str) -> types.ModuleType:
         return getattr(find_module(parent), last)
 
 
+def modules_text() -> str:
+    """Return the list of modules, which the index of the reference includes."""
+    return "".join(f"- [`{page.module}`](api/{page.module}.rst): {page.text.removesuffix('.')}\n" for page in PAGES)
+
+
 def write_pages(app: Any) -> None:
     """Write the pages that have changed, and the list of them."""
     folder = Path(app.srcdir) / "reference" / "api"
     folder.mkdir(exist_ok=True)
     documented: dict[int, str] = {}
-    for page in PAGES:
-        path, text = folder / f"{page.module}.rst", page_text(page, documented)
+    texts = {f"{page.module}.rst": page_text(page, documented) for page in PAGES} | {"modules.inc": modules_text()}
+    for name, text in texts.items():
+        path = folder / name
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
 

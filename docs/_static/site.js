@@ -17,7 +17,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const input = document.createElement("input");
   input.type = "search";
   input.className = "table-filter";
-  input.placeholder = "Filter the rows";
+  input.placeholder = "Filter";
   input.setAttribute("aria-label", "Filter the rows of the tables on this page");
   const first = tables[0].closest(".table-wrapper") ?? tables[0];
   (document.querySelector("article h1")?.nextElementSibling ?? first).before(input);

@@ -10,14 +10,11 @@ from pathlib import Path
 
 import pytest
 
-import volta_fn as vf
-
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 #: What pages speak of without defining it, by page: a training step, a batch, ….
 GIVEN = {
-    "index.md": "",
     "scaling.md": "",
     "array_api.md": "",
     "learn/from_pytorch.md": "import torch; batches = [(torch.ones(8, 4), torch.ones(8))] * 3",
@@ -54,13 +51,3 @@ def test_the_blocks_run(page: str, tmp_path: Path) -> None:
 def test_the_line_of_the_miniature_is_its_own() -> None:
     (line,) = re.findall(r"^tanh = .*", (DOCS / "learn/how_grad_works.md").read_text(), re.MULTILINE)
     assert line in (ROOT / "examples" / "miniature.py").read_text()
-
-
-def test_the_landing_page_descends() -> None:
-    names: dict[str, object] = {}
-    exec("\n".join(blocks("index.md")), names)
-    x, w = vf.random.normal(vf.random.key(0), (16, 3)), vf.numpy.zeros(3)
-    y = vf.numpy.tanh(x @ vf.numpy.array([1.0, -1.0, 0.5]))
-    step, loss = names["step"], names["loss"]
-    assert callable(step) and callable(loss)
-    assert loss(step(w, x, y), x, y) < loss(w, x, y)

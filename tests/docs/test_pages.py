@@ -61,6 +61,13 @@ def test_the_cells_run(page: str, namespace: dict[str, Any]) -> None:
         assert isinstance(completed, errors.VoltaError) if raises else completed is None, f"{code}\n{completed!r}"
 
 
+def test_the_network_of_the_landing_page_learns(namespace: dict[str, Any]) -> None:
+    (_, code), _ = cells("index.md")
+    assert run(code, "index.md", namespace) is None
+    model, points, labels = (namespace[name] for name in ("model", "points", "labels"))
+    assert float((model(points).argmax(1) == labels).mean()) > 0.99
+
+
 #: Errors whose examples need several processes, another environment or a busy GPU: the tests that raise them, and what these look for.
 ELSEWHERE = {
     "DeviceTimeoutError": ("debug/test_monitor.py", "DeviceTimeoutError"),

@@ -37,8 +37,9 @@ def test_forecasts_beat_the_last_value(example: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["char_lstm", "char_transformer"])
-def test_language_models_learn_and_write(example: Any, name: str) -> None:
+def test_language_models_learn_and_write(example: Any, name: str, tmp_path: Path) -> None:
     result = example(name)
+    assert is_png(tmp_path / f"{name}.png")
     assert result["loss"] < 0.7 * math.log(result["symbols"])  # all characters alike: log of their number
     assert len(result["sample"]) == 200
 

@@ -28,7 +28,7 @@ from volta_fn.transforms.custom_derivatives import custom_jvp
 def one_hot(x: Any, num_classes: Any, *, dtype: Any = None, axis: Any = -1) -> Array:
     """Encode class numbers, of which floats are accepted with a warning.
 
-    >>> one_hot(vnp.array([0, 2]), 3)
+    >>> one_hot(jnp.array([0, 2]), 3)
     Array([[1., 0., 0.],
            [0., 0., 1.]], dtype=float32)
     """

@@ -47,7 +47,7 @@ def random_seed(seeds: Any, impl: PRNGImpl) -> PRNGKeyArray:
 
     Raises `ArgumentError` for an array without seeds.
 
-    >>> random_seed(vnp.arange(3), threefry_prng_impl).shape
+    >>> random_seed(jnp.arange(3), threefry_prng_impl).shape
     (3,)
     """
     numbers = seeds if isinstance(seeds, int) else as_value(seeds)
@@ -66,7 +66,7 @@ def threefry_2x32(keypair: Any, count: Any) -> Array:
     The first half of the elements is enciphered with the second, after a zero where their number is odd. Raises `ArgumentTypeError` for
     other dtypes.
 
-    >>> [hex(word) for word in threefry_2x32((vnp.uint32(0), vnp.uint32(0)), vnp.zeros(2, "uint32"))]
+    >>> [hex(word) for word in threefry_2x32((jnp.uint32(0), jnp.uint32(0)), jnp.zeros(2, "uint32"))]
     ['0x6b200159', '0x99ba4efe']
     """
     first_key, second_key = (as_value(word) for word in keypair)

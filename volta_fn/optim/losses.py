@@ -87,7 +87,7 @@ def kl_divergence(log_predictions: Any, targets: Any, axis: Axes = -1, where: An
 
     Raises `DTypeError` for complex numbers.
 
-    >>> optim.losses.kl_divergence(vnp.log(vnp.array([0.5, 0.5])), vnp.array([1.0, 0.0])).round(4)
+    >>> optim.losses.kl_divergence(jnp.log(jnp.array([0.5, 0.5])), jnp.array([1.0, 0.0])).round(4)
     Array(0.6931, dtype=float32)
     """
     dtype, (x, y) = broadcast("kl_divergence", log_predictions, targets)
@@ -98,7 +98,7 @@ def kl_divergence(log_predictions: Any, targets: Any, axis: Axes = -1, where: An
 def kl_divergence_with_log_targets(log_predictions: Any, log_targets: Any, axis: Axes = -1, where: Any = None) -> Array:
     """Return `kl_divergence` of targets that are given as logarithms.
 
-    >>> even, sure = vnp.log(vnp.array([0.5, 0.5])), vnp.array([0.0, -vnp.inf])
+    >>> even, sure = jnp.log(jnp.array([0.5, 0.5])), jnp.array([0.0, -jnp.inf])
     >>> optim.losses.kl_divergence_with_log_targets(even, sure).round(4)
     Array(0.6931, dtype=float32)
     """
@@ -112,7 +112,7 @@ def generalized_kl_divergence(log_predictions: Any, targets: Any, axis: Axes = -
 
     It is not negative for any positive numbers, and equals the divergence of probabilities.
 
-    >>> optim.losses.generalized_kl_divergence(vnp.log(vnp.array([2.0])), vnp.array([1.0])).round(4)
+    >>> optim.losses.generalized_kl_divergence(jnp.log(jnp.array([2.0])), jnp.array([1.0])).round(4)
     Array(0.3069, dtype=float32)
     """
     dtype, (x, y) = broadcast("generalized_kl_divergence", log_predictions, targets)
@@ -131,7 +131,7 @@ def squared_error(predictions: Any, targets: Any = None) -> Array:
 
     Raises `ShapeError` if the shapes differ, `DTypeError` for complex numbers.
 
-    >>> optim.losses.squared_error(vnp.array([1.0, 2.0]), vnp.array([1.0, 4.0]))
+    >>> optim.losses.squared_error(jnp.array([1.0, 2.0]), jnp.array([1.0, 4.0]))
     Array([0., 4.], dtype=float32)
     """
     if targets is None:
@@ -145,7 +145,7 @@ def squared_error(predictions: Any, targets: Any = None) -> Array:
 def l2_loss(predictions: Any, targets: Any = None) -> Array:
     """Return half the `squared_error`.
 
-    >>> optim.losses.l2_loss(vnp.array([1.0, 2.0]), vnp.array([1.0, 4.0]))
+    >>> optim.losses.l2_loss(jnp.array([1.0, 2.0]), jnp.array([1.0, 4.0]))
     Array([0., 2.], dtype=float32)
     """
     return 0.5 * squared_error(predictions, targets)
@@ -157,7 +157,7 @@ def huber_loss(predictions: Any, targets: Any = None, *, delta: float = 1.0) -> 
 
     Targets, 0 unless given, broadcast with the predictions. Raises `ArgumentError` unless `delta` is positive.
 
-    >>> optim.losses.huber_loss(vnp.array([0.5, 3.0]))
+    >>> optim.losses.huber_loss(jnp.array([0.5, 3.0]))
     Array([0.125, 2.5  ], dtype=float32)
     """
     dtype, errors = errors_of("huber_loss", predictions, targets)
@@ -170,7 +170,7 @@ def log_cosh(predictions: Any, targets: Any = None) -> Array:
 
     Targets are 0 unless given. Small errors are as precise as large ones.
 
-    >>> optim.losses.log_cosh(vnp.array([0.0, 1.0, 100.0])).round(4)
+    >>> optim.losses.log_cosh(jnp.array([0.0, 1.0, 100.0])).round(4)
     Array([ 0.    ,  0.4338, 99.3069], dtype=float32)
     """
     dtype, x = errors_of("log_cosh", predictions, targets)
@@ -194,7 +194,7 @@ def cosine_similarity(predictions: Any, targets: Any, *, epsilon: float = 0.0, a
 
     Raises `DTypeError` for complex numbers.
 
-    >>> optim.losses.cosine_similarity(vnp.array([[3.0, 4.0]]), vnp.array([[1.0, 0.0]])).round(4)
+    >>> optim.losses.cosine_similarity(jnp.array([[3.0, 4.0]]), jnp.array([[1.0, 0.0]])).round(4)
     Array([0.6], dtype=float32)
     """
     dtype, vectors = broadcast("cosine_similarity", predictions, targets)
@@ -208,7 +208,7 @@ def cosine_similarity(predictions: Any, targets: Any, *, epsilon: float = 0.0, a
 def cosine_distance(predictions: Any, targets: Any, *, epsilon: float = 0.0, axis: Axes = -1, where: Any = None) -> Array:
     """Return 1 - `cosine_similarity`, whose arguments it has.
 
-    >>> optim.losses.cosine_distance(vnp.array([[3.0, 4.0]]), vnp.array([[1.0, 0.0]])).round(4)
+    >>> optim.losses.cosine_distance(jnp.array([[3.0, 4.0]]), jnp.array([[1.0, 0.0]])).round(4)
     Array([0.4], dtype=float32)
     """
     return 1.0 - cosine_similarity(predictions, targets, epsilon=epsilon, axis=axis, where=where)
@@ -250,7 +250,7 @@ def dice_loss(
     Returns the loss of each example. Raises `ShapeError` if the shapes do not fit, `ArgumentError` for another reduction, or for
     probabilities that do not add up to 1 (unless they are traced).
 
-    >>> targets = nn.one_hot(vnp.array([[0, 1, 1]]), 2)
+    >>> targets = nn.one_hot(jnp.array([[0, 1, 1]]), 2)
     >>> optim.losses.dice_loss(100 * targets, targets)
     Array([0.], dtype=float32)
     """
@@ -296,8 +296,8 @@ def multiclass_generalized_dice_loss(
 
     See Sudre et al. (2017). Arguments are those of `dice_loss`; the result is a scalar.
 
-    >>> targets = nn.one_hot(vnp.array([[0, 1, 1]]), 2)
-    >>> optim.losses.multiclass_generalized_dice_loss(vnp.zeros((1, 3, 2)), targets).round(4)
+    >>> targets = nn.one_hot(jnp.array([[0, 1, 1]]), 2)
+    >>> optim.losses.multiclass_generalized_dice_loss(jnp.zeros((1, 3, 2)), targets).round(4)
     Array(0.3212, dtype=float32)
     """
     dtype, (x, y) = real_operands("multiclass_generalized_dice_loss", predictions, targets)
@@ -312,7 +312,7 @@ def multiclass_generalized_dice_loss(
 def binary_dice_loss(predictions: Any, targets: Any, *, smooth: Any = 1.0, apply_sigmoid: bool = True) -> Array:
     """Return the `dice_loss` of one class, of arrays (N, …) or (N, …, 1).
 
-    >>> optim.losses.binary_dice_loss(vnp.array([[100.0, -100.0]]), vnp.array([[1.0, 0.0]]))
+    >>> optim.losses.binary_dice_loss(jnp.array([[100.0, -100.0]]), jnp.array([[1.0, 0.0]]))
     Array([0.], dtype=float32)
     """
     dtype, (x, y) = real_operands("binary_dice_loss", predictions, targets)
@@ -337,8 +337,8 @@ def ntxent(embeddings: Any, labels: Any, temperature: Any = 0.07) -> Array:
 
     Returns the mean over positive pairs (NaN if there are none). Raises `ShapeError` if the shapes do not fit.
 
-    >>> embeddings = vnp.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
-    >>> optim.losses.ntxent(embeddings, vnp.array([0, 0, 1, 1]), temperature=0.5).round(4)
+    >>> embeddings = jnp.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    >>> optim.losses.ntxent(embeddings, jnp.array([0, 0, 1, 1]), temperature=0.5).round(4)
     Array(0.2899, dtype=float32)
     """
     dtype, (x,) = real_operands("ntxent", embeddings)
@@ -370,7 +370,7 @@ def triplet_margin_loss(
         margin: how much further.
         eps: keeps the derivative of a distance of 0 finite.
 
-    >>> a, p, n = (vnp.array([[value, 0.0]]) for value in (0.0, 1.0, 1.5))
+    >>> a, p, n = (jnp.array([[value, 0.0]]) for value in (0.0, 1.0, 1.5))
     >>> optim.losses.triplet_margin_loss(a, p, n).round(4)
     Array([0.5], dtype=float32)
     """
@@ -396,7 +396,7 @@ def sigmoid_binary_cross_entropy(logits: Any, labels: Any) -> Array:
 
     Returns the loss of each element. Raises `DTypeError` for complex numbers.
 
-    >>> optim.losses.sigmoid_binary_cross_entropy(vnp.array([0.0, 4.0]), vnp.array([1.0, 0.0])).round(4)
+    >>> optim.losses.sigmoid_binary_cross_entropy(jnp.array([0.0, 4.0]), jnp.array([1.0, 0.0])).round(4)
     Array([0.6931, 4.0182], dtype=float32)
     """
     dtype, (x, y) = broadcast("sigmoid_binary_cross_entropy", logits, labels)
@@ -410,7 +410,7 @@ def sigmoid_focal_loss(logits: Any, labels: Any, *, alpha: float | None = None, 
     p is the probability predicted for the label; `alpha`, if given, weighs positive labels, and 1 - alpha negative ones. Raises
     `ArgumentError` for a negative gamma, `DTypeError` for complex numbers.
 
-    >>> optim.losses.sigmoid_focal_loss(vnp.array([0.0, 4.0]), vnp.array([1.0, 1.0])).round(6)
+    >>> optim.losses.sigmoid_focal_loss(jnp.array([0.0, 4.0]), jnp.array([1.0, 1.0])).round(6)
     Array([1.73287e-01, 6.00000e-06], dtype=float32)
     """
     dtype, (x, y) = broadcast("sigmoid_focal_loss", logits, labels)
@@ -421,7 +421,7 @@ def sigmoid_focal_loss(logits: Any, labels: Any, *, alpha: float | None = None, 
 def hinge_loss(predictor_outputs: Any, targets: Any) -> Array:
     """Return max(0, 1 - target · prediction) for targets -1 or 1.
 
-    >>> optim.losses.hinge_loss(vnp.array([2.0, 0.5]), vnp.array([1, -1]))
+    >>> optim.losses.hinge_loss(jnp.array([2.0, 0.5]), jnp.array([1, -1]))
     Array([0. , 1.5], dtype=float32)
     """
     dtype, (x, y) = broadcast("hinge_loss", predictor_outputs, targets)
@@ -434,7 +434,7 @@ def perceptron_loss(predictor_outputs: Any, targets: Any) -> Array:
 
     Raises `ShapeError` if the shapes differ.
 
-    >>> optim.losses.perceptron_loss(vnp.array([2.0, 0.5]), vnp.array([1, -1]))
+    >>> optim.losses.perceptron_loss(jnp.array([2.0, 0.5]), jnp.array([1, -1]))
     Array([0. , 0.5], dtype=float32)
     """
     dtype, (x, y) = same_shapes("perceptron_loss", predictor_outputs, targets)
@@ -447,7 +447,7 @@ def sparsemax_loss(logits: Any, labels: Any) -> Array:
     The logit is negated where the label is true. The loss is 0 beyond a margin of 1, and linear for large errors (Martins and Astudillo,
     2016).
 
-    >>> optim.losses.sparsemax_loss(vnp.array([-1.0, 0.0, 2.0]), vnp.array([0, 0, 0]))
+    >>> optim.losses.sparsemax_loss(jnp.array([-1.0, 0.0, 2.0]), jnp.array([0, 0, 0]))
     Array([0.  , 0.25, 2.  ], dtype=float32)
     """
     dtype, (x,) = real_operands("sparsemax_loss", logits)
@@ -467,8 +467,8 @@ def softmax_cross_entropy(logits: Any, labels: Any, axis: Axes = -1, where: Any 
 
     Raises `DTypeError` for complex numbers.
 
-    >>> logits = vnp.array([[2.0, 0.0, 0.0], [0.0, 5.0, 0.0]])
-    >>> optim.losses.softmax_cross_entropy(logits, nn.one_hot(vnp.array([0, 1]), 3)).round(4)
+    >>> logits = jnp.array([[2.0, 0.0, 0.0], [0.0, 5.0, 0.0]])
+    >>> optim.losses.softmax_cross_entropy(logits, nn.one_hot(jnp.array([0, 1]), 3)).round(4)
     Array([0.2395, 0.0134], dtype=float32)
     """
     dtype, (x, y) = real_operands("softmax_cross_entropy", logits, labels)
@@ -484,7 +484,7 @@ def safe_softmax_cross_entropy(logits: Any, labels: Any) -> Array:
 
     In Optax only this function takes logits of -inf; here both do.
 
-    >>> optim.losses.safe_softmax_cross_entropy(vnp.array([0.0, 0.0, -vnp.inf]), vnp.array([1.0, 0.0, 0.0])).round(4)
+    >>> optim.losses.safe_softmax_cross_entropy(jnp.array([0.0, 0.0, -jnp.inf]), jnp.array([1.0, 0.0, 0.0])).round(4)
     Array(0.6931, dtype=float32)
     """
     return softmax_cross_entropy(logits, labels)
@@ -511,8 +511,8 @@ def softmax_cross_entropy_with_integer_labels(logits: Any, labels: Any, axis: in
 
     Raises `ShapeError` if labels do not fit the logits, `DTypeError` for labels that are not integers.
 
-    >>> logits = vnp.array([[2.0, 0.0, 0.0], [0.0, 5.0, 0.0]])
-    >>> optim.losses.softmax_cross_entropy_with_integer_labels(logits, vnp.array([0, 1])).round(4)
+    >>> logits = jnp.array([[2.0, 0.0, 0.0], [0.0, 5.0, 0.0]])
+    >>> optim.losses.softmax_cross_entropy_with_integer_labels(logits, jnp.array([0, 1])).round(4)
     Array([0.2395, 0.0134], dtype=float32)
     """
     name = "softmax_cross_entropy_with_integer_labels"
@@ -537,7 +537,7 @@ def poly_loss_cross_entropy(logits: Any, labels: Any, *, epsilon: Any = 2.0, axi
 
     Arguments are those of `softmax_cross_entropy`; `epsilon` is the coefficient of the first polynomial.
 
-    >>> optim.losses.poly_loss_cross_entropy(vnp.array([2.0, 0.0]), vnp.array([1.0, 0.0])).round(4)
+    >>> optim.losses.poly_loss_cross_entropy(jnp.array([2.0, 0.0]), jnp.array([1.0, 0.0])).round(4)
     Array(0.3653, dtype=float32)
     """
     dtype, (x, y) = real_operands("poly_loss_cross_entropy", logits, labels)
@@ -556,7 +556,7 @@ def smooth_labels(labels: Any, alpha: Any, *, axis: Axes = -1, where: Any = None
         axis: the axis of classes, or several; None for all.
         where: True for the classes that are counted.
 
-    >>> optim.losses.smooth_labels(vnp.array([1.0, 0.0]), 0.1)
+    >>> optim.losses.smooth_labels(jnp.array([1.0, 0.0]), 0.1)
     Array([0.95, 0.05], dtype=float32)
     """
     dtype, (y,) = real_operands("smooth_labels", labels)
@@ -584,7 +584,7 @@ def ctc_loss(logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any,
     Returns the loss of each sequence, shape (B,). Raises `ShapeError` if the shapes do not fit, `DTypeError` for labels that are not
     integers, `ArgumentError` for a blank that is no class.
 
-    >>> optim.losses.ctc_loss(vnp.zeros((1, 3, 2)), vnp.zeros((1, 3)), vnp.array([[1]]), vnp.zeros((1, 1))).round(4)
+    >>> optim.losses.ctc_loss(jnp.zeros((1, 3, 2)), jnp.zeros((1, 3)), jnp.array([[1]]), jnp.zeros((1, 1))).round(4)
     Array([0.2877], dtype=float32)
     """
     arguments = (logits, logit_paddings, labels, label_paddings)
@@ -601,7 +601,7 @@ def ctc_loss_with_forward_probs(
         The losses, of shape (B,); after each frame, the log-probability of having spelt the first n labels and ended with a blank, shape
         (T, B, N + 1); and ended with the label n + 1, shape (T, B, N). The last frame's blanks include endings without a blank.
 
-    >>> given = vnp.zeros((1, 3, 2)), vnp.zeros((1, 3)), vnp.array([[1]]), vnp.zeros((1, 1))
+    >>> given = jnp.zeros((1, 3, 2)), jnp.zeros((1, 3)), jnp.array([[1]]), jnp.zeros((1, 1))
     >>> [x.shape for x in optim.losses.ctc_loss_with_forward_probs(*given)]
     [(1,), (3, 1, 2), (3, 1, 1)]
     """
@@ -635,7 +635,7 @@ def multiclass_hinge_loss(scores: Any, labels: Any) -> Array:
 
     Raises `ShapeError` if the shapes do not fit, `DTypeError` for labels that are not integers.
 
-    >>> optim.losses.multiclass_hinge_loss(vnp.array([[3.0, 2.5, 0.0]]), vnp.array([0]))
+    >>> optim.losses.multiclass_hinge_loss(jnp.array([[3.0, 2.5, 0.0]]), jnp.array([0]))
     Array([0.5], dtype=float32)
     """
     return _margin_to_worst("multiclass_hinge_loss", scores, labels, 1.0)
@@ -646,7 +646,7 @@ def multiclass_perceptron_loss(scores: Any, labels: Any) -> Array:
 
     Arguments and errors are those of `multiclass_hinge_loss`.
 
-    >>> optim.losses.multiclass_perceptron_loss(vnp.array([[3.0, 2.5, 0.0]]), vnp.array([1]))
+    >>> optim.losses.multiclass_perceptron_loss(jnp.array([[3.0, 2.5, 0.0]]), jnp.array([1]))
     Array([0.5], dtype=float32)
     """
     return _margin_to_worst("multiclass_perceptron_loss", scores, labels, 0.0)
@@ -672,7 +672,7 @@ def multiclass_sparsemax_loss(scores: Any, labels: Any) -> Array:
     See Martins and Astudillo (2016). Arguments are those of `multiclass_hinge_loss`. The loss is 0 if the label's score exceeds the others
     by 1.
 
-    >>> optim.losses.multiclass_sparsemax_loss(vnp.array([[2.0, 0.0], [0.0, 0.0]]), vnp.array([0, 0]))
+    >>> optim.losses.multiclass_sparsemax_loss(jnp.array([[2.0, 0.0], [0.0, 0.0]]), jnp.array([0, 0]))
     Array([0.  , 0.25], dtype=float32)
     """
     dtype, x, numbers = _operands("multiclass_sparsemax_loss", scores, labels)
@@ -695,7 +695,7 @@ def make_fenchel_young_loss(max_fun: Callable[..., Any]) -> Callable[..., Array]
     vectors, too.
 
     >>> loss = optim.losses.make_fenchel_young_loss(nn.logsumexp)
-    >>> loss(vnp.array([[2.0, 0.0, 0.0]]), vnp.array([[1.0, 0.0, 0.0]])).round(4)
+    >>> loss(jnp.array([[2.0, 0.0, 0.0]]), jnp.array([[1.0, 0.0, 0.0]])).round(4)
     Array([0.2395], dtype=float32)
     """
 
@@ -726,7 +726,7 @@ def ranking_softmax_loss(
         reduce_fn: reduces the lists' losses, with an argument `where` for the lists that have items; None for no reduction. The mean of
             no lists is 0.
 
-    >>> optim.losses.ranking_softmax_loss(vnp.array([2.0, 1.0, 0.0]), vnp.array([1.0, 0.0, 0.0])).round(4)
+    >>> optim.losses.ranking_softmax_loss(jnp.array([2.0, 1.0, 0.0]), jnp.array([1.0, 0.0, 0.0])).round(4)
     Array(0.4076, dtype=float32)
     """
     dtype, (x, y) = real_operands("ranking_softmax_loss", logits, labels)

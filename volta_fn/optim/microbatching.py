@@ -48,7 +48,7 @@ class AccumulationType(enum.Enum):
 def reshape_batch_axis(tree: Any, microbatch_size: int, axis: int = 0) -> Any:
     """Split a batch axis in one of microbatches and one of `microbatch_size`.
 
-    >>> optim.microbatching.reshape_batch_axis(vnp.arange(6), 2)
+    >>> optim.microbatching.reshape_batch_axis(jnp.arange(6), 2)
     Array([[0, 3],
            [1, 4],
            [2, 5]], dtype=int32)
@@ -146,8 +146,8 @@ def microbatch(
 
     Raises `ShapeError` if the batches have different sizes or are not divisible.
 
-    >>> total = optim.microbatching.microbatch(lambda x: vnp.sum(x**2), 0, microbatch_size=2)
-    >>> total(vnp.array([1.0, 2.0, 3.0, 4.0]))
+    >>> total = optim.microbatching.microbatch(lambda x: jnp.sum(x**2), 0, microbatch_size=2)
+    >>> total(jnp.array([1.0, 2.0, 3.0, 4.0]))
     Array(30., dtype=float32)
     """
     if microbatch_size is None:
@@ -202,7 +202,7 @@ def micro_vmap(
     `ArgumentError` for other `out_axes` than 0.
 
     >>> square = optim.microbatching.micro_vmap(lambda x: x**2, microbatch_size=2)
-    >>> square(vnp.arange(4.0))
+    >>> square(jnp.arange(4.0))
     Array([0., 1., 4., 9.], dtype=float32)
     """
     if out_axes != 0:
@@ -262,9 +262,9 @@ def micro_grad(
 
     The function returns the combined gradients, and losses, metrics and further results of each example.
 
-    >>> loss = lambda w, x: vnp.sum(w * x)
-    >>> per_example = optim.microbatching.micro_grad(loss, transform_fn=lambda g: vnp.clip(g, -1, 1), microbatch_size=2)
-    >>> grads, outputs = per_example(2.0, vnp.array([0.5, 3.0]))
+    >>> loss = lambda w, x: jnp.sum(w * x)
+    >>> per_example = optim.microbatching.micro_grad(loss, transform_fn=lambda g: jnp.clip(g, -1, 1), microbatch_size=2)
+    >>> grads, outputs = per_example(2.0, jnp.array([0.5, 3.0]))
     >>> grads, outputs.values
     (Array(1.5, dtype=float32), Array([1., 6.], dtype=float32))
     """

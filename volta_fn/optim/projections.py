@@ -35,7 +35,7 @@ __all__ = [
 def projection_non_negative(tree: Any) -> Any:
     """Replace negative numbers by 0.
 
-    >>> optim.projections.projection_non_negative({"w": vnp.array([-1.0, 2.0])})
+    >>> optim.projections.projection_non_negative({"w": jnp.array([-1.0, 2.0])})
     {'w': Array([0., 2.], dtype=float32)}
     """
     return trees.map(relu, tree)
@@ -46,7 +46,7 @@ def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
 
     The bounds are trees of the same structure or prefixes of it, such as single numbers.
 
-    >>> optim.projections.projection_box({"w": vnp.array([-1.0, 2.0])}, 0.0, 1.0)
+    >>> optim.projections.projection_box({"w": jnp.array([-1.0, 2.0])}, 0.0, 1.0)
     {'w': Array([0., 1.], dtype=float32)}
     """
     leaves, treedef = trees.flatten(tree)
@@ -57,7 +57,7 @@ def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
 def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
     """Limit each element to the interval from 0 to `scale`.
 
-    >>> optim.projections.projection_hypercube(vnp.array([-1.0, 0.5, 2.0]))
+    >>> optim.projections.projection_hypercube(jnp.array([-1.0, 0.5, 2.0]))
     Array([0. , 0.5, 1. ], dtype=float32)
     """
     return projection_box(tree, 0, scale)
@@ -85,7 +85,7 @@ def simplex_rows(x: Array, total: Any = 1) -> Array:
 def projection_simplex(tree: Any, scale: Any = 1) -> Any:
     """Project on the positive numbers whose sum is `scale`, which is not negative.
 
-    >>> optim.projections.projection_simplex({"w": vnp.array([0.5, 2.0]), "b": vnp.array(1.5)})
+    >>> optim.projections.projection_simplex({"w": jnp.array([0.5, 2.0]), "b": jnp.array(1.5)})
     {'w': Array([0.  , 0.75], dtype=float32), 'b': Array(0.25, dtype=float32)}
     """
     vector, unravel = ravel_pytree(tree)
@@ -95,7 +95,7 @@ def projection_simplex(tree: Any, scale: Any = 1) -> Any:
 def projection_l1_sphere(tree: Any, scale: Any = 1) -> Any:
     """Project on the numbers whose absolute values add up to `scale`.
 
-    >>> optim.projections.projection_l1_sphere(vnp.array([-2.0, 1.5]))
+    >>> optim.projections.projection_l1_sphere(jnp.array([-2.0, 1.5]))
     Array([-0.75,  0.25], dtype=float32)
     """
     vector, unravel = ravel_pytree(tree)
@@ -105,7 +105,7 @@ def projection_l1_sphere(tree: Any, scale: Any = 1) -> Any:
 def projection_l1_ball(tree: Any, scale: Any = 1) -> Any:
     """Project on the numbers whose absolute values add up to `scale` at most.
 
-    >>> optim.projections.projection_l1_ball(vnp.array([-0.5, 0.25]))
+    >>> optim.projections.projection_l1_ball(jnp.array([-0.5, 0.25]))
     Array([-0.5 ,  0.25], dtype=float32)
     """
     return branch(tree_norm(tree, ord=1) <= scale, lambda: tree, lambda: projection_l1_sphere(tree, scale))
@@ -114,7 +114,7 @@ def projection_l1_ball(tree: Any, scale: Any = 1) -> Any:
 def projection_l2_sphere(tree: Any, scale: Any = 1) -> Any:
     """Scale to the Euclidean norm `scale`; zeros become NaN.
 
-    >>> optim.projections.projection_l2_sphere(vnp.array([3.0, 4.0]))
+    >>> optim.projections.projection_l2_sphere(jnp.array([3.0, 4.0]))
     Array([0.6, 0.8], dtype=float32)
     """
     return scaled_by(scale / global_norm(tree), tree)
@@ -123,7 +123,7 @@ def projection_l2_sphere(tree: Any, scale: Any = 1) -> Any:
 def projection_l2_ball(tree: Any, scale: Any = 1) -> Any:
     """Scale down to the Euclidean norm `scale` if it is greater.
 
-    >>> optim.projections.projection_l2_ball([vnp.array([3.0, 4.0])])
+    >>> optim.projections.projection_l2_ball([jnp.array([3.0, 4.0])])
     [Array([0.6, 0.8], dtype=float32)]
     """
     square = sum_of_squares(tree)
@@ -134,7 +134,7 @@ def projection_l2_ball(tree: Any, scale: Any = 1) -> Any:
 def projection_linf_ball(tree: Any, scale: Any = 1) -> Any:
     """Limit each element to the interval from -scale to scale.
 
-    >>> optim.projections.projection_linf_ball(vnp.array([-3.0, 0.5]))
+    >>> optim.projections.projection_linf_ball(jnp.array([-3.0, 0.5]))
     Array([-1. ,  0.5], dtype=float32)
     """
     return projection_box(tree, -scale, scale)
@@ -143,7 +143,7 @@ def projection_linf_ball(tree: Any, scale: Any = 1) -> Any:
 def projection_vector(x: Any, a: Any) -> Any:
     """Project on the line through 0 and `a`, a tree of the structure of `x`.
 
-    >>> optim.projections.projection_vector(vnp.array([1.0, 2.0]), vnp.array([2.0, 0.0]))
+    >>> optim.projections.projection_vector(jnp.array([1.0, 2.0]), jnp.array([2.0, 0.0]))
     Array([1., 0.], dtype=float32)
     """
     return scaled_by(real_dot(x, a) / real_dot(a, a), a)
@@ -152,7 +152,7 @@ def projection_vector(x: Any, a: Any) -> Any:
 def projection_hyperplane(x: Any, a: Any, b: Any) -> Any:
     """Project on the points whose inner product with `a` is `b`.
 
-    >>> optim.projections.projection_hyperplane(vnp.array([1.0, 2.0]), vnp.array([2.0, 0.0]), 6.0)
+    >>> optim.projections.projection_hyperplane(jnp.array([1.0, 2.0]), jnp.array([2.0, 0.0]), 6.0)
     Array([3., 2.], dtype=float32)
     """
     return add_scaled(x, (b - real_dot(x, a)) / real_dot(a, a), a)
@@ -161,7 +161,7 @@ def projection_hyperplane(x: Any, a: Any, b: Any) -> Any:
 def projection_halfspace(x: Any, a: Any, b: Any) -> Any:
     """Project on the points whose inner product with `a` is at most `b`.
 
-    >>> optim.projections.projection_halfspace(vnp.array([1.0, 2.0]), vnp.array([2.0, 0.0]), 6.0)
+    >>> optim.projections.projection_halfspace(jnp.array([1.0, 2.0]), jnp.array([2.0, 0.0]), 6.0)
     Array([1., 2.], dtype=float32)
     """
     return add_scaled(x, vnp.minimum((b - real_dot(x, a)) / real_dot(a, a), 0), a)
@@ -182,7 +182,7 @@ def hungarian_algorithm(cost_matrix: Any) -> tuple[Array, Array]:
 
     Raises `ShapeError` for an array that is no matrix, `DTypeError` for complex numbers.
 
-    >>> cost = vnp.array([[8.0, 4.0, 7.0], [5.0, 2.0, 3.0], [9.0, 4.0, 8.0]])
+    >>> cost = jnp.array([[8.0, 4.0, 7.0], [5.0, 2.0, 3.0], [9.0, 4.0, 8.0]])
     >>> optim.assignment.hungarian_algorithm(cost)
     (Array([0, 1, 2], dtype=int32), Array([0, 2, 1], dtype=int32))
     """
@@ -325,7 +325,7 @@ def make_perturbed_fun(
 
     Returns a function of a random key and x.
 
-    >>> smooth = optim.perturbations.make_perturbed_fun(lambda x: vnp.sign(x), 100, sigma=1.0, noise=optim.perturbations.Normal())
+    >>> smooth = optim.perturbations.make_perturbed_fun(lambda x: jnp.sign(x), 100, sigma=1.0, noise=optim.perturbations.Normal())
     >>> bool(vf.grad(lambda x: smooth(vf.random.key(0), x))(0.0) > 0)
     True
     """

@@ -38,8 +38,8 @@ def hvp(loss: Loss, v: Any, params: Any, inputs: Any, targets: Any) -> Any:
 
     Returns a tree like the parameters.
 
-    >>> loss = lambda w, x, y: vnp.sum(w**3 * x)
-    >>> optim.second_order.hvp(loss, vnp.array([1.0, 1.0]), vnp.array([1.0, 2.0]), 1.0, None)
+    >>> loss = lambda w, x, y: jnp.sum(w**3 * x)
+    >>> optim.second_order.hvp(loss, jnp.array([1.0, 1.0]), jnp.array([1.0, 2.0]), 1.0, None)
     Array([ 6., 12.], dtype=float32)
     """
     vector, unravel = ravel_pytree(params)
@@ -49,8 +49,8 @@ def hvp(loss: Loss, v: Any, params: Any, inputs: Any, targets: Any) -> Any:
 def hessian_diag(loss: Loss, params: Any, inputs: Any, targets: Any) -> Array:
     """Return the diagonal of the loss's Hessian, by one `hvp` for each element.
 
-    >>> loss = lambda w, x, y: vnp.sum(w**3 * x)
-    >>> optim.second_order.hessian_diag(loss, vnp.array([1.0, 2.0]), 1.0, None)
+    >>> loss = lambda w, x, y: jnp.sum(w**3 * x)
+    >>> optim.second_order.hessian_diag(loss, jnp.array([1.0, 2.0]), 1.0, None)
     Array([ 6., 12.], dtype=float32)
     """
     vector, _ = ravel_pytree(params)
@@ -60,8 +60,8 @@ def hessian_diag(loss: Loss, params: Any, inputs: Any, targets: Any) -> Array:
 def fisher_diag(negative_log_likelihood: Loss, params: Any, inputs: Any, targets: Any) -> Array:
     """Return the squared gradient, the diagonal of the observed Fisher information.
 
-    >>> loss = lambda w, x, y: vnp.sum(w**2 * x)
-    >>> optim.second_order.fisher_diag(loss, vnp.array([1.0, 2.0]), 1.0, None)
+    >>> loss = lambda w, x, y: jnp.sum(w**2 * x)
+    >>> optim.second_order.fisher_diag(loss, jnp.array([1.0, 2.0]), 1.0, None)
     Array([ 4., 16.], dtype=float32)
     """
     return vnp.square(ravel_pytree(grad(negative_log_likelihood)(params, inputs, targets))[0])
@@ -85,8 +85,8 @@ def power_iteration(
 
     Raises `ArgumentError` for a function without `v0`, `ShapeError` for an array that is no square matrix.
 
-    >>> value, vector = optim.power_iteration(vnp.array([[2.0, 0.0], [0.0, 1.0]]))
-    >>> value.round(4), vnp.abs(vector).round(2)
+    >>> value, vector = optim.power_iteration(jnp.array([[2.0, 0.0], [0.0, 1.0]]))
+    >>> value.round(4), jnp.abs(vector).round(2)
     (Array(2., dtype=float32), Array([1., 0.], dtype=float32))
     """
     product, start = _operator(matrix, v0, key)
@@ -143,7 +143,7 @@ def matrix_inverse_pth_root(
 
     Raises `ArgumentError` for another p, `ShapeError` for an array that is no square matrix.
 
-    >>> root, error = optim.matrix_inverse_pth_root(vnp.array([[4.0, 0.0], [0.0, 16.0]]), 2)
+    >>> root, error = optim.matrix_inverse_pth_root(jnp.array([[4.0, 0.0], [0.0, 16.0]]), 2)
     >>> root.round(3)
     Array([[0.5 , 0.  ], [0.  , 0.25]], dtype=float32)
     """
@@ -197,7 +197,7 @@ def nnls(A: Any, b: Any, iters: int, unroll: int | bool = 1, L: Any = None) -> A
 
     Returns x, of shape (n,) or (n, k). Raises `ShapeError` if the shapes do not fit.
 
-    >>> optim.nnls(vnp.array([[1.0, 0.0], [0.0, 2.0]]), vnp.array([3.0, -2.0]), iters=100).round(4)
+    >>> optim.nnls(jnp.array([[1.0, 0.0], [0.0, 2.0]]), jnp.array([3.0, -2.0]), iters=100).round(4)
     Array([3., 0.], dtype=float32)
     """
     matrix, target = as_value(A), as_value(b)

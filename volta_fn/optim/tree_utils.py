@@ -51,7 +51,7 @@ def tree_dtype(tree: Any, mixed_dtype_handler: str | None = None) -> np.dtype:
 
     Raises `DTypeError` if dtypes differ without a handler, or cannot be ordered; `ArgumentError` for another handler.
 
-    >>> optim.tree.dtype([vnp.ones(2), vnp.ones(2, "float16")], "lowest")
+    >>> optim.tree.dtype([jnp.ones(2), jnp.ones(2, "float16")], "lowest")
     dtype('float16')
     """
     leaf_dtypes = [as_value(x).dtype for x in trees.leaves(tree)]
@@ -87,7 +87,7 @@ def tree_ones_like(tree: Any, dtype: Any = None) -> Any:
 def tree_full_like(tree: Any, fill_value: Any, dtype: Any = None) -> Any:
     """Return arrays of the leaves' shapes filled with a number.
 
-    >>> optim.tree.full_like({"w": vnp.zeros(2)}, 0.5)
+    >>> optim.tree.full_like({"w": jnp.zeros(2)}, 0.5)
     {'w': Array([0.5, 0.5], dtype=float32)}
     """
     return trees.map(lambda x: vnp.full_like(x, fill_value, dtype), tree)
@@ -101,7 +101,7 @@ def tree_size(tree: Any) -> int:
 def tree_batch_shape(tree: Any, shape: tuple[int, ...] = ()) -> Any:
     """Repeat each leaf along new leading axes of the sizes given.
 
-    >>> optim.tree.batch_shape({"w": vnp.ones(2)}, (3,))["w"].shape
+    >>> optim.tree.batch_shape({"w": jnp.ones(2)}, (3,))["w"].shape
     (3, 2)
     """
     return trees.map(lambda x: vnp.broadcast_to(x, (*shape, *vnp.shape(x))), tree)
@@ -122,7 +122,7 @@ def tree_random_like(rng_key: Any, target_tree: Any, sampler: Callable[..., Any]
         sampler: ``sampler(key, shape, dtype)``.
         dtype: by default that of each leaf.
 
-    >>> optim.tree.random_like(vf.random.key(0), {"w": vnp.zeros((2, 3))})["w"].shape
+    >>> optim.tree.random_like(vf.random.key(0), {"w": jnp.zeros((2, 3))})["w"].shape
     (2, 3)
     """
     keys = tree_split_key_like(rng_key, target_tree)
@@ -216,7 +216,7 @@ def _total(values: Any) -> Any:
 def tree_vdot(tree_x: Any, tree_y: Any) -> Any:
     """Return the inner product of two trees, of which the first is conjugated.
 
-    >>> optim.tree.vdot([vnp.array([1.0, 2.0])], [vnp.array([3.0, 4.0])])
+    >>> optim.tree.vdot([jnp.array([1.0, 2.0])], [jnp.array([3.0, 4.0])])
     Array(11., dtype=float32)
     """
     return _total(trees.map(vnp.vdot, tree_x, tree_y))
@@ -227,7 +227,7 @@ def tree_sum(tree: Any, associative_reduction: bool = False) -> Any:
 
     With `associative_reduction` the leaves' sums are added in pairs, which rounds less.
 
-    >>> optim.tree.sum({"w": vnp.ones((2, 2)), "b": vnp.ones(1)})
+    >>> optim.tree.sum({"w": jnp.ones((2, 2)), "b": jnp.ones(1)})
     Array(5., dtype=float32)
     """
     sums = trees.map(vnp.sum, tree)
@@ -263,7 +263,7 @@ def tree_norm(tree: Any, ord: Any = None, squared: bool = False) -> Array:
 
     Raises `ArgumentError` for another order.
 
-    >>> optim.tree.norm({"w": vnp.array([3.0, 4.0])}), optim.tree.norm(vnp.array([3.0, -4.0]), ord="inf")
+    >>> optim.tree.norm({"w": jnp.array([3.0, 4.0])}), optim.tree.norm(jnp.array([3.0, -4.0]), ord="inf")
     (Array(5., dtype=float32), Array(4., dtype=float32))
     """
     if ord is None or ord == 2:

@@ -609,7 +609,7 @@ def interpolate(
 
     `recompute_scale_factor` says whether positions follow from the sizes, which are rounded, instead of from the factor.
 
-    >>> nn.interpolate(vnp.array([[[1.0, 3.0]]]), scale_factor=2, mode="linear")
+    >>> nn.interpolate(jnp.array([[[1.0, 3.0]]]), scale_factor=2, mode="linear")
     Array([[[1. , 1.5, 2.5, 3. ]]], dtype=float32)
     """
     layer = Upsample(_tuple(size), _tuple(scale_factor), mode, bool(align_corners))

@@ -156,8 +156,8 @@ def cocob(
         weight_decay, mask: as in `adamw`, added to gradients.
 
     >>> optimizer = optim.contrib.cocob()
-    >>> w = vnp.ones(2)
-    >>> optimizer.update(vnp.array([0.5, -2.0]), optimizer.init(w), w)[0].round(3)
+    >>> w = jnp.ones(2)
+    >>> optimizer.update(jnp.array([0.5, -2.0]), optimizer.init(w), w)[0].round(3)
     Array([-0.01,  0.01], dtype=float32)
     """
     rate = scale_by_learning_rate(learning_rate, flip_sign=False)
@@ -230,8 +230,8 @@ def dog(
         weight_decay, mask: as in `adamw`, added to gradients; None for none.
 
     >>> optimizer = optim.contrib.dog(init_step=("distance", 0.1))
-    >>> w = vnp.zeros(2)
-    >>> optimizer.update(vnp.array([3.0, 4.0]), optimizer.init(w), w)[0].round(3)
+    >>> w = jnp.zeros(2)
+    >>> optimizer.update(jnp.array([3.0, 4.0]), optimizer.init(w), w)[0].round(3)
     Array([-0.06, -0.08], dtype=float32)
 
     Raises `ArgumentError` for another kind of first step.
@@ -281,8 +281,8 @@ def dowg(
         weight_decay, mask: as in `adamw`, added to gradients; None for none.
 
     >>> optimizer = optim.contrib.dowg()
-    >>> w = vnp.zeros(2)
-    >>> optimizer.update(vnp.array([3.0, 4.0]), optimizer.init(w), w)[0].round(4)
+    >>> w = jnp.zeros(2)
+    >>> optimizer.update(jnp.array([3.0, 4.0]), optimizer.init(w), w)[0].round(4)
     Array([-0.006, -0.008], dtype=float32)
     """
     return chain(_decayed(weight_decay, mask), scale_by_dowg(init_estim_sq_dist, eps), scale_by_learning_rate(learning_rate))
@@ -333,8 +333,8 @@ def dadapt_adamw(
         weight_decay: the rate of decay, without a mask.
 
     >>> optimizer = optim.contrib.dadapt_adamw()
-    >>> w = vnp.ones(2)
-    >>> updates, state = optimizer.update(vnp.array([0.5, -2.0]), optimizer.init(w), w)
+    >>> w = jnp.ones(2)
+    >>> updates, state = optimizer.update(jnp.array([0.5, -2.0]), optimizer.init(w), w)
     >>> bool(state.estim_lr >= 1e-6)
     True
     """
@@ -403,8 +403,8 @@ def prodigy(
         safeguard_warmup: whether the denominator of the estimate ignores the learning rate, which helps with warm-up.
 
     >>> optimizer = optim.contrib.prodigy()
-    >>> w = vnp.ones(2)
-    >>> updates, state = optimizer.update(vnp.array([0.5, -2.0]), optimizer.init(w), w)
+    >>> w = jnp.ones(2)
+    >>> updates, state = optimizer.update(jnp.array([0.5, -2.0]), optimizer.init(w), w)
     >>> bool(state.estim_lr >= 1e-6)
     True
     """
@@ -467,12 +467,12 @@ def mechanize(
         num_betas: the number of tuners, whose decays are 0.9, 0.99, …, and whose factors are added.
 
     >>> optimizer = optim.contrib.mechanize(optim.sgd(1.0))
-    >>> w = vnp.ones(2)
+    >>> w = jnp.ones(2)
     >>> state = optimizer.init(w)
     >>> for _ in range(30):
     ...     updates, state = optimizer.update(2 * w, state, w)
     ...     w = optim.apply_updates(w, updates)
-    >>> bool(vnp.sum(state.s) > 1e-5)
+    >>> bool(jnp.sum(state.s) > 1e-5)
     True
     """
     base = with_extra_args_support(base_optimizer)
@@ -575,8 +575,8 @@ def momo(
         adapt_lower_bound: whether to estimate a tighter bound.
 
     >>> optimizer = optim.contrib.momo()
-    >>> w = vnp.array([3.0, 4.0])
-    >>> updates, _ = optimizer.update(w, optimizer.init(w), w, value=0.5 * vnp.sum(w**2))
+    >>> w = jnp.array([3.0, 4.0])
+    >>> updates, _ = optimizer.update(w, optimizer.init(w), w, value=0.5 * jnp.sum(w**2))
     >>> updates
     Array([-1.5, -2. ], dtype=float32)
     """
@@ -619,8 +619,8 @@ def momo_adam(
     `update` needs the loss as ``value=``. `b1`, `b2` and `eps` are those of `adam`, other arguments those of `momo`.
 
     >>> optimizer = optim.contrib.momo_adam(0.1)
-    >>> w = vnp.array([3.0, 4.0])
-    >>> updates, _ = optimizer.update(w, optimizer.init(w), w, value=0.5 * vnp.sum(w**2))
+    >>> w = jnp.array([3.0, 4.0])
+    >>> updates, _ = optimizer.update(w, optimizer.init(w), w, value=0.5 * jnp.sum(w**2))
     >>> updates.round(3)
     Array([-0.1, -0.1], dtype=float32)
     """

@@ -92,8 +92,8 @@ def acprop(
     Gradients are divided by the root of their variance about the moving average, as in `adabelief`, but by that of the previous steps.
 
     >>> optimizer = optim.contrib.acprop(0.5)
-    >>> w = vnp.ones(2)
-    >>> optimizer.update(vnp.array([0.5, -2.0]), optimizer.init(w), w)[0]
+    >>> w = jnp.ones(2)
+    >>> optimizer.update(jnp.array([0.5, -2.0]), optimizer.init(w), w)[0]
     Array([-0.25,  1.  ], dtype=float32)
     """
     return chain(scale_by_acprop(b1, b2, eps, eps_root), add_decayed_weights(weight_decay, mask), scale_by_learning_rate(learning_rate))
@@ -167,8 +167,8 @@ def ademamix(
         weight_decay, mask: as in `adamw`.
 
     >>> optimizer = optim.contrib.ademamix(0.1)
-    >>> w = vnp.ones(2)
-    >>> optimizer.update(vnp.array([0.5, -2.0]), optimizer.init(w), w)[0].round(3)
+    >>> w = jnp.ones(2)
+    >>> optimizer.update(jnp.array([0.5, -2.0]), optimizer.init(w), w)[0].round(3)
     Array([-0.1,  0.1], dtype=float32)
     """
     scaled = scale_by_ademamix(b1, b2, b3, alpha, eps, eps_root, mu_dtype)
@@ -221,8 +221,8 @@ def simplified_ademamix(
     what the current gradient counts in addition. Other arguments as for `ademamix`.
 
     >>> optimizer = optim.contrib.simplified_ademamix(0.1)
-    >>> w = vnp.ones(2)
-    >>> optimizer.update(vnp.array([0.5, -2.0]), optimizer.init(w), w)[0].round(3)
+    >>> w = jnp.ones(2)
+    >>> optimizer.update(jnp.array([0.5, -2.0]), optimizer.init(w), w)[0].round(3)
     Array([-0.1,  0.1], dtype=float32)
     """
     scaled = scale_by_simplified_ademamix(b1, b2, alpha, eps, eps_root)
@@ -292,9 +292,9 @@ def adopt(
         clip_value_fn: their limit after a number of steps.
 
     >>> optimizer = optim.contrib.adopt(0.1)
-    >>> w = vnp.ones(2)
-    >>> _, state = optimizer.update(vnp.array([0.5, -2.0]), optimizer.init(w), w)
-    >>> optimizer.update(vnp.array([0.5, -2.0]), state, w)[0].round(3)
+    >>> w = jnp.ones(2)
+    >>> _, state = optimizer.update(jnp.array([0.5, -2.0]), optimizer.init(w), w)
+    >>> optimizer.update(jnp.array([0.5, -2.0]), state, w)[0].round(3)
     Array([-0.01,  0.01], dtype=float32)
     """
     options: dict[str, Any] = {"nesterov": nesterov, "use_clipping": use_clipping, "clip_value_fn": clip_value_fn}
@@ -349,8 +349,8 @@ def madgrad(learning_rate: ScalarOrSchedule, momentum: Any = 0.9, weight_decay: 
         eps: added to the learning rate and to the divisor.
 
     >>> optimizer = optim.contrib.madgrad(0.001)
-    >>> w = vnp.ones(2)
-    >>> optimizer.update(vnp.array([0.5, -2.0]), optimizer.init(w), w)[0].round(4)
+    >>> w = jnp.ones(2)
+    >>> optimizer.update(jnp.array([0.5, -2.0]), optimizer.init(w), w)[0].round(4)
     Array([-0.0008,  0.0013], dtype=float32)
     """
     return chain(add_decayed_weights(weight_decay), scale_by_madgrad(learning_rate, momentum, eps))
@@ -513,7 +513,7 @@ def galore(
             with None for weights that are not projected, or a function from parameters to such a tree. By default arrays of two axes.
 
     >>> optimizer = optim.contrib.galore(0.1, rank=2)
-    >>> optimizer.init(vnp.zeros((8, 3)))[0].base_optimizer_state.mu.shape
+    >>> optimizer.init(jnp.zeros((8, 3)))[0].base_optimizer_state.mu.shape
     (2, 3)
 
     Raises `ArgumentError` for a rank that is no positive integer.
@@ -538,8 +538,8 @@ def hutchinson_estimator_diag_hessian(random_seed: Any = None) -> GradientTransf
     `random_seed` is a random key, by default ``random.key(0)``.
 
     >>> estimate = optim.contrib.hutchinson_estimator_diag_hessian()
-    >>> w = vnp.array([1.0, 2.0])
-    >>> estimate.update(w, estimate.init(w), w, obj_fn=lambda w: vnp.sum(w**3))[0]
+    >>> w = jnp.array([1.0, 2.0])
+    >>> estimate.update(w, estimate.init(w), w, obj_fn=lambda w: jnp.sum(w**3))[0]
     Array([ 6., 12.], dtype=float32)
 
     Raises `ArgumentError` without parameters or loss.
@@ -648,9 +648,9 @@ def sophia(
         mu_dtype: the dtype of the averages of gradients.
         verbose, print_win_rate_every_n_steps: whether and how often to print the fraction of elements that are not clipped.
 
-    >>> loss = lambda w: vnp.sum(w**2)
+    >>> loss = lambda w: jnp.sum(w**2)
     >>> optimizer = optim.contrib.sophia(0.1)
-    >>> w = vnp.ones(2)
+    >>> w = jnp.ones(2)
     >>> optimizer.update(vf.grad(loss)(w), optimizer.init(w), w, obj_fn=loss)[0].round(4)
     Array([-0.1, -0.1], dtype=float32)
     """

@@ -201,7 +201,7 @@ def schedule_free_eval_params(state: Any, params: Params) -> Params:
     """Return the parameters to evaluate: the average, not those that are trained.
 
     >>> optimizer = optim.contrib.schedule_free_sgd(0.5)
-    >>> w = vnp.array([1.0])
+    >>> w = jnp.array([1.0])
     >>> updates, state = optimizer.update(w, optimizer.init(w), w)
     >>> optim.contrib.schedule_free_eval_params(state, optim.apply_updates(w, updates)).round(4)
     Array([0.5], dtype=float32)
@@ -228,7 +228,7 @@ def schedule_free(
     Evaluate `schedule_free_eval_params`.
 
     >>> optimizer = optim.contrib.schedule_free(optim.sgd(0.5), learning_rate=0.5)
-    >>> w = vnp.array([1.0])
+    >>> w = jnp.array([1.0])
     >>> optimizer.update(w, optimizer.init(w), w)[0]
     Array([-0.5], dtype=float32)
     """
@@ -279,7 +279,7 @@ def schedule_free_sgd(
         weight_decay: the rate of decay, None for none.
 
     >>> optimizer = optim.contrib.schedule_free_sgd(0.5)
-    >>> w = vnp.array([1.0])
+    >>> w = jnp.array([1.0])
     >>> optimizer.update(w, optimizer.init(w), w)[0]
     Array([-0.5], dtype=float32)
     """
@@ -303,7 +303,7 @@ def schedule_free_adamw(
     `b2` and `eps` are those of `adam`, other arguments those of `schedule_free_sgd`.
 
     >>> optimizer = optim.contrib.schedule_free_adamw(0.5)
-    >>> w = vnp.array([1.0])
+    >>> w = jnp.array([1.0])
     >>> optimizer.update(w, optimizer.init(w), w)[0].round(4)
     Array([-0.5], dtype=float32)
     """

@@ -285,8 +285,8 @@ def scale_by_distance_over_gradients(
         global_scale: a factor of all step sizes.
 
     >>> tx = optim.scale_by_distance_over_gradients(reps_rel=0.1)
-    >>> w = vnp.zeros(2)
-    >>> tx.update(vnp.array([3.0, 4.0]), tx.init(w), w)[0].round(3)
+    >>> w = jnp.zeros(2)
+    >>> tx.update(jnp.array([3.0, 4.0]), tx.init(w), w)[0].round(3)
     Array([0.06, 0.08], dtype=float32)
     """
 
