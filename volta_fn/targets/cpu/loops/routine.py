@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from volta_fn.compiler.contractions import contraction_of
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient, simplified
 from volta_fn.compiler.ir.index import Affine, Range, along, row_major
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, NodeBuilder, PendingStores, closure, operands
@@ -732,13 +733,15 @@ def routine(kernel: Kernel, options: LoopOptions = PREFERRED) -> Routine | None:
 def _with_short_rows(analysis: KernelAnalysis, options: LoopOptions) -> LoopSchedule | None:
     """Return the schedule of a kernel of short rows, or None.
 
-    These are written out, and results interleaved. Each element of a row is then computed from all of them, which are read before any is
-    stored, as a result may overwrite an operand.
+    These are written out if results are interleaved, or products of matrices. Each element of a row is then computed from all of them,
+    which are read before any is stored, as a result may overwrite an operand.
     """
     kernel = written_out(analysis.kernel) if options.written_out or options == PREFERRED else None
     short = None if kernel is None else _analysis_of(kernel)
-    schedule = None if short is None else schedule_of(short, options)
-    return schedule if schedule is not None and schedule.interleaved else None
+    if kernel is None or short is None:
+        return None
+    schedule, is_product = schedule_of(short, options), contraction_of(analysis.kernel) is not None
+    return schedule if schedule.interleaved or is_product else None
 
 
 def options_of(kernel: Kernel) -> Iterator[LoopOptions]:
