@@ -5,18 +5,18 @@ from __future__ import annotations
 import ctypes
 import itertools
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from tests.fuzz.kernels import Run
 from volta_fn import dtypes
+from volta_fn.compiler.contractions import accumulators
 from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.kernel import Kernel, Reduce
 from volta_fn.runtime.llvm.machine import compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction
-from volta_fn.targets.cpu.matmul import computes_product
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars.number import is_supported
 from volta_fn.targets.cpu.target import TARGET
@@ -93,7 +93,7 @@ class MachineCode:
         """Run each routine as a whole, in parts, and in place; see `Machine`."""
         routines = self.routines(kernel)
         entries = self._loaded(list(routines))
-        placements = {by_loops: list(placements_of(kernel, by_loops)) for by_loops in (False, True)}
+        chosen = TARGET.kernel_routine(kernel)
         same = None if _sums(kernel) else b""
         zeros_have_signs = not _chooses_among_zeros(kernel)
         for (routine, way), addresses in zip(routines.items(), entries, strict=True):
@@ -108,9 +108,13 @@ class MachineCode:
                 results, fault = self._run(kernel, routine, addresses, inputs, parts, {})
                 differs = _bits(results) != bits
                 yield Run(f"in {parts} parts, {way}", results, fault or ("bits differ from those of the whole" if differs else ""))
-            for places in placements[way.startswith("loops")]:
+            placements = list(placements_of(kernel, OVERWRITABLE[kind_of(way)]))
+            if routine == chosen:  # which the target places by a rule of its own
+                placements += [places for places in placements_of(kernel, TARGET.overwritable_inputs) if places not in placements]
+            for places in placements:
                 results, fault = self._run(kernel, routine, addresses, inputs, 1, places)
-                yield Run(f"results in operands {places}, {way}", results, fault)
+                differs = _bits(results) != bits
+                yield Run(f"results in operands {places}, {way}", results, fault or ("bits differ from those elsewhere" if differs else ""))
 
     def _loaded(self, routines: Sequence[Routine]) -> list[list[int]]:
         codes, symbols = [], []
@@ -205,12 +209,17 @@ def _chooses_among_zeros(kernel: Kernel) -> bool:
     return any(node.reduction.step in ("max", "min") for node in reductions)
 
 
-def placements_of(kernel: Kernel, by_loops: bool) -> Iterator[dict[int, int]]:
-    """Yield which results may lie in which operands' memory: each by itself, and as many as possible together.
+#: The inputs whose memory may hold an output, by the kind of the routine.
+OVERWRITABLE: dict[str, Callable[[Kernel, int], Sequence[int]]] = {"loops": overwritable, "product": accumulators}
 
-    The target adds the sums of products to operands in place, as it always chooses a product's routine for them; loops would not.
-    """
-    inputs_of = overwritable if by_loops and computes_product(kernel) else TARGET.overwritable_inputs
+
+def kind_of(way: str) -> str:
+    """Return the kind of a routine, of the choices that lead to it."""
+    return way.partition(":")[0]
+
+
+def placements_of(kernel: Kernel, inputs_of: Callable[[Kernel, int], Sequence[int]]) -> Iterator[dict[int, int]]:
+    """Yield which results may lie in which operands' memory: each by itself, and as many as possible together."""
     together: dict[int, int] = {}
     for output in range(len(kernel.stores)):
         for operand in inputs_of(kernel, output):

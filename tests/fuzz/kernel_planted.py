@@ -15,7 +15,8 @@ from unittest.mock import patch
 
 from tests.fuzz.kernel_drawing import drawn
 from tests.fuzz.kernels import attempted, machine_of
-from volta_fn.compiler.contractions import contraction_of
+from volta_fn.compiler.contractions import accumulators, contraction_of
+from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.index import Range
 from volta_fn.compiler.ir.kernel import Constant
 from volta_fn.lazy_imports import load
@@ -54,6 +55,15 @@ def _early_overwrite() -> Planting:
     def overwritable_inputs(target: Any, kernel: Any, output: int) -> list[int]:
         result = kernel.outputs[output]
         return [i for i, b in enumerate(kernel.inputs) if (b.size, b.dtype) == (result.size, result.dtype)]
+
+    return patch.object(CpuTarget, "overwritable_inputs", overwritable_inputs)
+
+
+def _placed_as_a_product() -> Planting:
+    """A result lies where a product's routine could store it, in a kernel that is a product, whatever routine it gets."""
+
+    def overwritable_inputs(target: Any, kernel: Any, output: int) -> tuple[int, ...]:
+        return accumulators(kernel, output) if contraction_of(kernel) is not None else overwritable(kernel, output)
 
     return patch.object(CpuTarget, "overwritable_inputs", overwritable_inputs)
 
@@ -197,6 +207,7 @@ class Fault(NamedTuple):
 FAULTS = (
     Fault(_dropped_axis, 1),
     Fault(_early_overwrite, 21),
+    Fault(_placed_as_a_product, 1071),
     Fault(_whole_last_vector, 0),
     Fault(_lost_remainder, 1),
     Fault(_wrong_mask, 0),

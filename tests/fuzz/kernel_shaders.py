@@ -13,7 +13,6 @@ os.environ.setdefault("GALLIVM_PERF", "nopt")  # Mesa's software GPU need not op
 
 import volta_fn as vf
 from tests.fuzz.kernels import Run
-from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.gpu.adapter import Gpu
@@ -24,7 +23,7 @@ from volta_fn.targets.gpu.pipelines import ALL, Pipeline
 from volta_fn.targets.nvidia import compilation
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars.number import is_supported
-from volta_fn.targets.wgsl.target import all_kernel_routines
+from volta_fn.targets.wgsl.target import WgslTarget, all_kernel_routines
 
 #: Guard bytes before and after an array, and what they are. Results are full of ones before they are written: NaN.
 _GUARD, _UNWRITTEN = 0xA5, 0xFF
@@ -57,6 +56,7 @@ class Shaders:
         #: What every device can do, with the dtypes of this one, and what this one can.
         least = TargetCapabilities(float16=here.float16, float64=here.float64, int64=here.int64, fma=here.fma, subnormals=here.subnormals)
         self.devices = {"": here, "for any device, ": least}
+        self.target = WgslTarget(here)
         self.before = max(here.alignment, 4)
         self._numbers = itertools.count(1)
 
@@ -83,7 +83,7 @@ class Shaders:
                     gpu.driver.release_group(group)
 
     def _trials(self, kernel: Kernel) -> Iterator[_Trial]:
-        for places in ({}, *_placements(kernel)):
+        for places in ({}, *_placements(kernel, self.target)):
             routines: dict[tuple[object, ...], tuple[str, Routine]] = {}
             for name, capabilities_ in self.devices.items():
                 for way, routine in all_kernel_routines(kernel, capabilities_, places):
@@ -164,11 +164,11 @@ def _versions(routine: Routine) -> dict[str, list[str]]:
     return result
 
 
-def _placements(kernel: Kernel) -> list[dict[int, int]]:
+def _placements(kernel: Kernel, target: WgslTarget) -> list[dict[int, int]]:
     """Return which results may lie in which operands' memory: as many as possible."""
     together: dict[int, int] = {}
     for output in range(len(kernel.stores)):
-        for operand in overwritable(kernel, output):
+        for operand in target.overwritable_inputs(kernel, output):
             if output not in together and operand not in together.values():
                 together[output] = operand
     return [together] if together else []

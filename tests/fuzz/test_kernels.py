@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,16 +14,20 @@ import pytest
 
 from tests.fuzz import kernels
 from tests.fuzz.kernel_drawing import data_for, drawn
+from tests.fuzz.kernel_machine_code import OVERWRITABLE
 from tests.fuzz.kernel_oracle import Oracle, differs
 from tests.fuzz.kernel_planted import FAULTS
 from tests.fuzz.kernel_text import parsed, written
 from tests.stress.amount import rounds
 from volta_fn import dtypes
-from volta_fn.compiler.ir.axes import overwritable
+from volta_fn.compiler.contractions import contraction_of
+from volta_fn.compiler.ir.axes import overwritable, simplified
 from volta_fn.compiler.ir.kernel import Apply, Kernel, KernelCall, Reduce, Store, check_kernel, interpret
 from volta_fn.compiler.target import Item
 from volta_fn.compiler.verification import may_overwrite
 from volta_fn.runtime.llvm.host import vector_widths
+from volta_fn.targets.cpu import loops
+from volta_fn.targets.cpu.loops.schedule import written_out
 from volta_fn.targets.cpu.target import TARGET
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,17 +89,47 @@ def test_kernels_are_of_every_form() -> None:
 
 
 def test_targets_overwrite_what_the_verifier_allows() -> None:
-    """Two ways to find the operands whose memory may hold a result: the code generator's, and the verifier's."""
+    """Two ways to find the operands whose memory may hold a result: the target's, and the verifier's."""
     allowed = forbidden = 0
     for seed in range(rounds(400)):
         kernel = drawn(seed, every_dtype)
         item = Item(KernelCall(kernel, (), ()), (), (), None)
         for output in range(len(kernel.stores)):
             for operand in {*TARGET.overwritable_inputs(kernel, output), *overwritable(kernel, output)}:
-                assert may_overwrite(item, operand, output, {}), f"result {output}, operand {operand} of\n{written(kernel)}"
+                assert may_overwrite(item, operand, output, TARGET), f"result {output}, operand {operand} of\n{written(kernel)}"
                 allowed += 1
-            forbidden += sum(not may_overwrite(item, operand, output, {}) for operand in range(len(kernel.inputs)))
+            forbidden += sum(not may_overwrite(item, operand, output, TARGET) for operand in range(len(kernel.inputs)))
     assert allowed > 10 and forbidden > 100
+
+
+def test_a_result_lies_where_the_routine_that_is_chosen_may_store_it() -> None:
+    """Which routine a kernel gets decides, not what the kernel computes: products are computed by loops, too."""
+    chosen = Counter[tuple[str, bool]]()
+    for seed in range(rounds(400)):
+        kernel = drawn(seed, every_dtype)
+        routine = TARGET.kernel_routine(kernel)
+        if routine is None:
+            continue
+        kind = "loops" if routine == loops.routine(kernel) else "product"
+        for output in range(len(kernel.stores)):
+            assert TARGET.overwritable_inputs(kernel, output) == OVERWRITABLE[kind](kernel, output), f"{kind}:\n{written(kernel)}"
+        chosen[kind, contraction_of(kernel) is not None] += 1
+    assert chosen["product", True] > 5 and chosen["loops", True] and chosen["loops", False] > 100 and not chosen["product", False]
+
+
+def test_short_rows_that_are_written_out_give_the_same() -> None:
+    count = 0
+    for seed in range(rounds(1500)):
+        kernel = simplified(drawn(seed, every_dtype))
+        short = written_out(kernel)
+        if short is None:
+            continue
+        check_kernel(short)
+        inputs = data_for(kernel, seed)
+        for result, wanted in zip(interpret(short, *inputs), Oracle(kernel, inputs).outputs(), strict=True):
+            assert not differs(result, wanted).any(), written(kernel)
+        count += 1
+    assert count > 20
 
 
 class WrongProducts:

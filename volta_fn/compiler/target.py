@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from volta_fn.compiler.buffers import Output
+from volta_fn.compiler.contractions import accumulators
 from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.index import is_elementwise, reduces
 from volta_fn.compiler.ir.kernel import FusedProgram, Kernel, KernelCall, ProgramNode
@@ -160,6 +161,14 @@ class Target:
         """
         return False
 
+    def has_epilogue(self, kernel: Kernel) -> bool:
+        """Return True if a kernel's routine is that of a product with an epilogue.
+
+        Such a routine reads what is no operand of the product once for each sum, after it; others are loops over all iterations. Whatever
+        depends on which of them a kernel gets asks here.
+        """
+        return False
+
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Any:
         """Generate the routine of a kernel; None if there is none.
 
@@ -201,8 +210,11 @@ class Target:
         return (self.in_place[name],) if item.key is not None and name in self.in_place and result == 0 else ()
 
     def overwritable_inputs(self, kernel: Kernel, output: int) -> tuple[int, ...]:
-        """Return the inputs of a kernel whose memory may hold an output."""
-        return overwritable(kernel, output)
+        """Return the inputs of a kernel whose memory may hold an output.
+
+        Those of a product's routine are what its sums are added to.
+        """
+        return accumulators(kernel, output) if self.has_epilogue(kernel) else overwritable(kernel, output)
 
     def host_reason(self, item: Item) -> str | None:
         """Return the reason for running an item on the host; None if there is code."""

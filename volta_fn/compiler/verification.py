@@ -33,7 +33,7 @@ from volta_fn.compiler.ir.kernel import (
     writes,
 )
 from volta_fn.compiler.plans import Operand, Plan, Step
-from volta_fn.compiler.target import Item, LoweredProgram
+from volta_fn.compiler.target import Item, LoweredProgram, Target
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program, has_effects, program_cache, sub_jaxprs
 from volta_fn.errors import CompilerError, JaxprError, VoltaError
@@ -642,7 +642,7 @@ class ProgramContents:
                 self._fail(item, f"the results {new} and {var.aval} are stored in the same memory")
             if last == number:
                 reads = [n for n, other in enumerate(operands) if other is slot]
-                if not reads or any(not may_overwrite(item, n, position, self.program.target.in_place) for n in reads):
+                if not reads or any(not may_overwrite(item, n, position, self.program.target) for n in reads):
                     self._fail(item, f"the result {new} is stored where the operand {var.aval} lies, before all of that is read")
 
     def copy(self, destination: Slot, source: Slot, atom: Atom) -> None:
@@ -683,11 +683,32 @@ class ProgramContents:
         fail_item(self.stage, problem, self.program, item)
 
 
+def verify_reuse(program: LoweredProgram, pairs: Iterable[tuple[int, int]]) -> None:
+    """Raise `CompilerError` if a result overwrites an argument that is read later.
+
+    Each pair is a result's number and an argument's; the two are slots of their own, as the caller gives them one memory.
+    """
+    for result, argument in pairs:
+        new, old = program.results[result], program.closed.jaxpr.invars[argument]
+        producer = next(n for n, item in enumerate(program.items) if new in item.results)
+        reads = [(n, k) for n, item in enumerate(program.items) for k, v in enumerate(item.operands) if _is_root(program, v, old)]
+        item = program.items[producer]
+        position = item.results.index(new)
+        late = any(n > producer or (n == producer and not may_overwrite(item, k, position, program.target)) for n, k in reads)
+        if late or any(_is_root(program, v, old) for v in program.closed.jaxpr.outvars):
+            problem = f"the result {new.aval} is stored where the argument {old.aval} lies, before all of that is read"
+            fail_item(f"arguments' memory for {program.target.name}", problem, program, item)
+
+
+def _is_root(program: LoweredProgram, atom: Atom, var: Var) -> bool:
+    return isinstance(atom, Var) and program.root(atom) is var
+
+
 def _name(item: Item) -> str:
     return "a kernel" if isinstance(item.node, KernelCall) else str(item.node.primitive)
 
 
-def may_overwrite(item: Item, operand: int, result: int, in_place: Mapping[str, int]) -> bool:
+def may_overwrite(item: Item, operand: int, result: int, target: Target) -> bool:
     """Return True if an item may store a result in the memory of an operand."""
     if isinstance(item.node, Equation):
         params, primitive = item.node.params, item.node.primitive
@@ -695,21 +716,20 @@ def may_overwrite(item: Item, operand: int, result: int, in_place: Mapping[str, 
             return result < params["num_carry"] and operand == params["num_consts"] + result
         if primitive is while_p and item.programs:
             return operand == params["cond_nconsts"] + params["body_nconsts"] + result
-        return result == 0 and item.key is not None and in_place.get(primitive.name) == operand
+        return result == 0 and item.key is not None and target.in_place.get(primitive.name) == operand
     kernel = item.node.kernel
     passes = stages(kernel)
     return passes[kernel.stores[result].value] == max(passes) and all(  # no pass over a row follows that reads it
-        not load.mask and row_major(load.index, load.shape) == _offset(kernel, result)
+        not load.mask and row_major(load.index, load.shape) == _offset(kernel, result, target)
         for load in kernel.nodes
         if isinstance(load, Load) and load.input == operand
     )
 
 
-def _offset(kernel: Kernel, result: int) -> Any:
+def _offset(kernel: Kernel, result: int, target: Target) -> Any:
     store = kernel.stores[result]
     axes = {axis for affine in store.index for axis in affine.axes}
-    # A contraction reads what is no operand of its products, and writes results, once for each of its sums.
-    iterated = kernel.sizes if contraction_of(kernel) is None else kernel.sizes[: kernel.parallel]
+    iterated = kernel.sizes[: kernel.parallel] if target.has_epilogue(kernel) else kernel.sizes
     is_own = all(size == 1 or axis in axes for axis, size in enumerate(iterated))  # no other iteration writes the element
     return row_major(store.index, store.shape) if is_own else None
 

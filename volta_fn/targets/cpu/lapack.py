@@ -19,7 +19,10 @@ from volta_fn.runtime.llvm.machine import GET_THREADS, LAPACK_PREFIX, SET_THREAD
 from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, least, locked, rounded_down, shared_function, vector_of
 from volta_fn.targets.cpu.library.movement import alignment, bits, unit
 from volta_fn.targets.cpu.loops.routine import transposed
-from volta_fn.targets.cpu.routine import Routine, RoutineWriter, empty_routine, task_range
+from volta_fn.targets.cpu.routine import Routine, RoutineWriter, chunk_count, empty_routine, lanes_for, map_run, task_range
+from volta_fn.targets.cpu.scalars import Number, load, store
+from volta_fn.targets.cpu.scalars.number import stored_element
+from volta_fn.targets.cpu.scalars.values import Lanes
 
 # Calls of LAPACK and BLAS, whose arguments are all pointers, in machine code.
 
@@ -417,6 +420,8 @@ def cholesky(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routi
     # OpenBLAS finds lower factors in so much less time than upper ones that two transposed copies pay.
     (x,) = operands
     n = x.shape[-1]
+    if (by_lanes := _cholesky_by_lanes(x)) is not None:
+        return by_lanes
 
     def body(f: Function, matrices: list[Value], results: list[Value], scratch: list[Value]) -> None:
         (factor,), (columns,) = results, scratch
@@ -455,6 +460,69 @@ def triangular_solve(operands: tuple[ShapedArray, ...], params: dict[str, Any]) 
             conjugate(f, b.dtype, x, rows * columns)
 
     return stack_routine("triangular_solve", operands, (b,), (2, 2, 2), [], n * rows * columns, body, threads_beyond=0)
+
+
+# Cholesky's factorisation of small matrices, by vectors that have one number of each of several matrices.
+#
+# A call of LAPACK takes some hundred nanoseconds, in which a few instructions of vectors factor as many matrices as these have lanes.
+
+#: The most rows: registers hold most numbers of a triangle, and all steps are written out.
+_FEW_ROWS = 8
+#: Nanoseconds of an operation on a number of each matrix, divided by the lanes, and matrices in the smallest task.
+_LANES_STEP, _MATRICES = 0.3, 256
+
+
+def _cholesky_by_lanes(x: ShapedArray) -> Routine | None:
+    """Make the routine of a stack of small real matrices; None for others."""
+    n, stack, lanes = x.shape[-1], math.prod(x.shape[:-2]), lanes_for(x.dtype)
+    if x.dtype.kind == "c" or not 0 < n <= _FEW_ROWS or stack < lanes:
+        return None
+    writer, tasks = RoutineWriter("cholesky_by_lanes", 2), chunk_count(stack, _MATRICES)
+
+    def task(f: Function, pointers: list[Value], number: Value) -> None:
+        def factor(first: Value, lanes: int, count: Value | None) -> None:
+            source, target = [f.at(p, f"[{n * n} x {stored_element(x.dtype)}]", first) for p in pointers]
+
+            def place(array: Value, i: int, j: int) -> Value:
+                return f.at(array, stored_element(x.dtype), i64(i * n + j))
+
+            def element(i: int, j: int) -> Lanes:
+                return Lanes(f, load(f, x.dtype, place(source, i, j), lanes, count=count, stride=n * n).value)
+
+            lower, is_definite = _factor(n, element)
+            for i in range(n):
+                for j in range(n):
+                    value = is_definite.select(lower[i, j], math.nan) if j <= i else lower[0, 0].like(0.0)
+                    store(f, Number(x.dtype, (value.value,)), place(target, i, j), count=count, stride=n * n)
+
+        map_run(f, *task_range(f, number, stack, tasks, lanes), lanes, factor)
+
+    writer.launch(tasks, stack * n * n * (n + 6) * _LANES_STEP / lanes, task)
+    return writer.routine()
+
+
+def _factor(n: int, element: Callable[[int, int], Lanes]) -> tuple[dict[tuple[int, int], Lanes], Lanes]:
+    """Emit the lower triangles of factors, and whether there are any."""
+    lower: dict[tuple[int, int], Lanes] = {}
+    is_definite: Lanes | None = None
+
+    def rest(i: int, j: int) -> Lanes:
+        """Emit an element less what the columns before make of it."""
+        value = element(i, j)
+        for k in range(j):
+            value = value - lower[i, k] * lower[j, k]
+        return value
+
+    for j in range(n):
+        pivot = rest(j, j)
+        is_positive = pivot.compare("ogt", 0.0)
+        is_definite = is_positive if is_definite is None else is_definite & is_positive
+        lower[j, j] = pivot.sqrt()
+        inverse = 1.0 / lower[j, j]
+        for i in range(j + 1, n):
+            lower[i, j] = rest(i, j) * inverse
+    assert is_definite is not None, "there are rows"
+    return lower, is_definite
 
 
 # Hessenberg, Schur and tridiagonal forms, reflectors, and tridiagonal systems.

@@ -4,8 +4,8 @@ A routine is LLVM IR with entry points, each called a *launch*. A launch does a 
 to threads; the next launch begins when all are done. The tasks, and so the results, are the same for any number of threads. An entry point
 is ``void symbol(ptr buffers, i64 begin, i64 end)``: it does the tasks from `begin` up to `end`. `buffers` is an array of pointers: to the
 operands, the results, and (if the routine asks for some) a workspace, in this order. Arrays are contiguous, and aligned to their elements
-at least; results and workspaces are uninitialised, and share no memory with operands. The pointer before the first one is that to the
-call's `SignalWord` record, for tasks that may take long.
+at least; results and workspaces are uninitialised, and a result shares memory with an operand only where the target lets it
+(`Target.overwritable`). The pointer before the first one is that to the call's `SignalWord` record, for tasks that may take long.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from volta_fn.compiler.contractions import accumulators
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.attention import keep_attention, replace_attention
 from volta_fn.compiler.passes.expansions import (
@@ -62,16 +61,13 @@ class CpuTarget(Target):
         """Return True if a product is worth being a kernel that reads through its views."""
         return matmul.computes_product(kernel) or matmul.suits_loops(kernel)
 
-    def overwritable_inputs(self, kernel: Kernel, output: int) -> tuple[int, ...]:
-        """Return the inputs of a kernel whose memory may hold an output.
-
-        Those of a product are what its sums are added to.
-        """
-        return accumulators(kernel, output) if matmul.computes_product(kernel) else super().overwritable_inputs(kernel, output)
+    def has_epilogue(self, kernel: Kernel) -> bool:
+        """Return True if a kernel is computed as a product, not by loops."""
+        return matmul.computes_product(kernel) and not matmul.suits_loops(kernel)
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine | None:
         """Generate the routine of a kernel, as a product or as loops; None if unsupported."""
-        return (None if matmul.suits_loops(kernel) else matmul.contraction(kernel)) or loops.routine(kernel)
+        return matmul.contraction(kernel) if self.has_epilogue(kernel) else loops.routine(kernel)
 
     def all_kernel_routines(self, kernel: Kernel) -> Iterator[tuple[str, Routine]]:
         """Yield every routine that the target may generate for a kernel.

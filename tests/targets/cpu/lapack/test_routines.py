@@ -94,6 +94,24 @@ def test_cholesky(shape, dtype):
     np.testing.assert_array_equal(factor, np.tril(factor))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", range(1, 9))
+def test_cholesky_of_stacks_of_small_matrices(n, dtype):
+    """Matrices are lanes of vectors, of which the last ones are not full; those that are not positive definite are NaN by themselves."""
+    x = make((61, n, n), dtype)
+    x = x @ adjoint(x) + np.eye(n, dtype=dtype)
+    (factor,) = run("cholesky", np.tril(x))
+    close(factor @ adjoint(factor), x)
+    np.testing.assert_array_equal(factor, np.tril(factor))
+    x[17], x[60, -1, -1] = -x[17], np.nan
+    (some,) = run("cholesky", x)
+    is_nan = np.isnan(some[:, *np.tril_indices(n)])
+    np.testing.assert_array_equal(is_nan.all(1), [k in (17, 60) for k in range(61)])
+    np.testing.assert_array_equal(np.triu(some, 1), 0)
+    valid = [k for k in range(61) if k not in (17, 60)]
+    np.testing.assert_array_equal(some[valid], factor[valid])
+
+
 @pytest.mark.parametrize("columns", [1, 9])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("flags", range(32))

@@ -21,12 +21,12 @@ from tests.test_random_programs import run as run_program
 from volta_fn import lax, nn
 from volta_fn.codegen import loops
 from volta_fn.codegen.loops import RowPass
-from volta_fn.compiler.ir.axes import KernelAnalysis, overwritable
+from volta_fn.compiler.ir.axes import KernelAnalysis, overwritable, simplified
 from volta_fn.compiler.ir.index import along
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, Store
 from volta_fn.errors import JaxprError
 from volta_fn.targets.cpu.loops import routine
-from volta_fn.targets.cpu.loops.schedule import schedule_of
+from volta_fn.targets.cpu.loops.schedule import schedule_of, written_out
 
 #: Lengths around those of vectors, of unrolled loops, and of blocks of sums.
 LENGTHS = [2, 3, 15, 16, 17, 31, 33, 64, 65, 127, 129, 300, 5000]
@@ -119,6 +119,33 @@ def test_results_in_the_memory_of_another_ones_operand(size: int) -> None:
         (kernel,) = kernels_of(interleaved, shaped(size, n), shaped(size, n), shaped(n))
         assert overwritable(kernel, 0)
         assert agrees(kernel, inputs_of(kernel), f"{size} rows of {n}")
+
+
+SHORT_ROWS: dict[str, Callable[[Any], Any]] = {
+    "normalised": lambda x: x / jnp.sqrt((x * x).sum(-1, keepdims=True) + 1),
+    "without the mean": lambda x: (x - x.mean(-1, keepdims=True), x * 2),
+    "in two passes": lambda x: (x - x.max(-1, keepdims=True)) * (x - x.max(-1, keepdims=True)).sum(-1, keepdims=True),
+    "sums alone": lambda x: (x.sum(-1), x.min(-1) * 2),
+    "sums and rows": lambda x: (x.sum(-1), x * x.sum(-1, keepdims=True)),
+    "rows of columns": lambda x: x - x.swapaxes(-1, -2).max(-2).sum(-1)[..., None, None],
+    "masked": lambda x: x + jnp.pad(x, ((0, 0), (0, 0), (1, 0)))[..., :-1].sum(-1, keepdims=True),
+}
+
+
+@pytest.mark.parametrize("name", SHORT_ROWS)
+@pytest.mark.parametrize("shape", [(65, 1, 3), (7, 2, 2), (40, 3, 4), (33, 4, 5), (1, 1, 2)], ids=str)
+def test_short_rows(shape: tuple[int, int, int], name: str) -> None:
+    """Results of whole rows may lie in the memory of an operand that each of their elements depends on."""
+    for kernel in kernels_of(SHORT_ROWS[name], shaped(*shape)):
+        assert agrees(kernel, inputs_of(kernel), f"rows of {shape}, {name}", 4.0)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_short_rows_are_read_before_they_are_stored(n: int) -> None:
+    (kernel,) = kernels_of(SHORT_ROWS["without the mean"], shaped(65, n))
+    assert overwritable(kernel, 0) == (0,)
+    assert written_out(simplified(kernel)) is not None
+    assert agrees(kernel, inputs_of(kernel), f"rows of {n}")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int8", "int64", "bool", "complex64"])

@@ -1,4 +1,4 @@
-"""Stacks of matrices times vectors, and of dot products, which loops over kernels multiply."""
+"""Stacks of matrices times vectors, of dot products and of tiny matrices, which loops over kernels multiply."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax
+from volta_fn.compiler.contractions import contraction_of
 from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.pipeline import lower
 from volta_fn.targets.cpu.target import TARGET
@@ -86,10 +87,30 @@ def test_large_matrices_are_left_to_routines(kind: str, sizes: dict[str, int], i
     assert isinstance(item.node, KernelCall) == in_loops
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_an_epilogue_of_tiny_matrices(n: int) -> None:
+#: Products of a stack with what comes after them, the sizes m, k and n, and whether loops compute them.
+TINY: dict[str, tuple[Any, tuple[int, int, int], bool]] = {
+    "2×2": (jnp.matmul, (2, 2, 2), True),
+    "2×2, transposed": (lambda x, y: jnp.matmul(x, jnp.swapaxes(y, 1, 2)), (2, 2, 2), True),
+    "3×3": (jnp.matmul, (3, 3, 3), False),  # a tile stores its sums by itself
+    "3×3 and an epilogue": (lambda x, y: jnp.maximum(jnp.matmul(x, y) * 0.5 + x, y), (3, 3, 3), True),
+    "4×4 and an epilogue": (lambda x, y: jnp.maximum(jnp.matmul(x, y) * 0.5 + x, y), (4, 4, 4), True),
+    "rows and an epilogue": (lambda x, y: jnp.matmul(x, y) * 0.5 + 1, (2, 3, 8), True),
+    "8×8 and an epilogue": (lambda x, y: jnp.matmul(x, y) * 0.5 + 1, (8, 8, 8), False),
+    "long sums and an epilogue": (lambda x, y: jnp.matmul(x, y) * 0.5 + 1, (3, 7, 3), False),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32"])
+@pytest.mark.parametrize("stack", [2, 65])
+@pytest.mark.parametrize("name", TINY)
+def test_tiny_matrices(name: str, stack: int, dtype: str) -> None:
+    function, (m, k, n), in_loops = TINY[name]
     draw = np.random.default_rng(0)
-    x, y = (draw.integers(-3, 4, (65, n, n)).astype(np.float32) for _ in range(2))
+    x, y = (np.asarray(jnp.asarray(draw.integers(-3, 4, shape), dtype)) for shape in ((stack, m, k), (stack, k, n)))
+    program = vf.jit(function).lower(x, y)
+    kernels = [item.node.kernel for item in lower(program.jaxpr, TARGET).items if isinstance(item.node, KernelCall)]
+    assert [TARGET.has_epilogue(kernel) for kernel in kernels if contraction_of(kernel) is not None] == [not in_loops]
     with vf.default_device(CPU):
-        result = vf.jit(lambda x, y: jnp.maximum(jnp.matmul(x, y) * 0.5 + x, y))(x, y)
-    np.testing.assert_array_equal(np.asarray(result), np.maximum(x @ y * np.float32(0.5) + x, y))
+        result = np.asarray(vf.jit(function)(x, y))
+    expected = np.asarray(function(x.astype(np.float64), y.astype(np.float64)))
+    np.testing.assert_array_equal(result, expected.astype(result.dtype))

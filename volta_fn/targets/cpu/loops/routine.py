@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from volta_fn.compiler.contractions import contraction_of
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient, simplified
 from volta_fn.compiler.ir.index import Affine, Range, along, row_major
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, NodeBuilder, PendingStores, closure, operands
@@ -29,6 +31,7 @@ from volta_fn.targets.cpu.loops.schedule import (
     grid,
     legal_options,
     schedule_of,
+    written_out,
 )
 from volta_fn.targets.cpu.routine import BEGIN, END, Launch, Routine, buffer_pointer, entry_point
 from volta_fn.targets.cpu.scalars import Number, load, store, supports
@@ -39,24 +42,25 @@ from volta_fn.targets.cpu.scalars.values import bits_of
 #
 # Loops over rows, transposes in tiles, interleaved results, or copies of long ranges.
 
-# Kernels whose innermost axis is short: interleaved results.
+# Kernels whose innermost axes are short: interleaved results.
 #
-# `repeat` has such kernels, and `stack` along the last axis. Vectors go along a longer axis, whose elements are not neighbours in
-# memory. So the elements of all indices along the short axis are computed together, and their lanes are interleaved before the store.
+# `repeat` has such kernels, `stack` along the last axis, and products of stacks of 2×2 matrices. Vectors go along a longer axis, whose
+# elements are not neighbours in memory. So the elements of all indices along the short axes are computed together, and their lanes are
+# interleaved before the store.
 
 
 class InterleavedStores:
-    """Writes vectors of a kernel with a short innermost axis."""
+    """Writes vectors of a kernel with short innermost axes."""
 
-    def __init__(self, analysis: KernelAnalysis, vectors: Vectors, inner: int) -> None:
+    def __init__(self, analysis: KernelAnalysis, vectors: Vectors, inner: tuple[int, ...]) -> None:
         self.analysis = analysis
         self.vectors = vectors
-        self.inner = inner
         kernel = analysis.kernel
         self.targets = [s.value for s in kernel.stores]
-        ranges = {r for n in range(len(kernel.nodes)) for r in analysis.ranges(n) if r.value.axes == {inner}}
-        #: For each index along the short axis, which conditions on it hold.
-        self.decided = [{r: _holds(r, inner, k) for r in ranges} for k in range(kernel.sizes[inner])]
+        ranges = {r for n in range(len(kernel.nodes)) for r in analysis.ranges(n) if r.value.axes and r.value.axes <= set(inner)}
+        #: The indices along the short axes, and which conditions on them hold.
+        self.indices = [dict(zip(inner, index, strict=True)) for index in itertools.product(*[range(kernel.sizes[a]) for a in inner])]
+        self.decided = [{r: _holds(r, index) for r in ranges} for index in self.indices]
 
     def emit(self, scope: VectorScope, segment: Segment, start: Value, count: Value | None, unroll: int) -> None:
         """Emit some vectors from a position on."""
@@ -64,8 +68,8 @@ class InterleavedStores:
         for column in scope.vectors(vector_axis, start, unroll, segment.decided):
             column.hoist(self.targets)
             cells = []
-            for index, decided in enumerate(self.decided):
-                cells.append(column.child({self.inner: i64(index)}))
+            for index, decided in zip(self.indices, self.decided, strict=True):
+                cells.append(column.child({axis: i64(i) for axis, i in index.items()}))
                 cells[-1].decided.update(decided)
             # All before the first store, as a result may share the memory of another one's operand.
             results = [_interleaved(scope.nest.f, [cell.spread(target) for cell in cells]) for target in self.targets]
@@ -97,8 +101,8 @@ def _blended(f: Function, vectors: Sequence[Value], lanes: int) -> list[Value]:
     return results
 
 
-def _holds(condition: Range, axis: int, index: int) -> bool:
-    value = condition.value.offset + coefficient(condition.value, axis) * index
+def _holds(condition: Range, index: Mapping[int, int]) -> bool:
+    value = condition.value.offset + sum(c * index[axis] for axis, c in condition.value.terms)
     return condition.low <= value < condition.high
 
 
@@ -333,8 +337,8 @@ def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
     root = VectorScope(nest, (), {}, None)
     if schedule.crossing is not None:
         body = _tiled(schedule, root)
-    elif schedule.interleaved is not None:
-        body = _interleaved_rows(schedule, root, schedule.interleaved)
+    elif schedule.interleaved:
+        body = _interleaved_rows(schedule, root)
     elif schedule.axis in analysis.reduction_axes:
         body = _along_rows(schedule, root)
     else:
@@ -442,11 +446,11 @@ def _tiled(schedule: LoopSchedule, root: VectorScope) -> Body:
     return body
 
 
-def _interleaved_rows(schedule: LoopSchedule, root: VectorScope, inner: int) -> Body:
-    """Return the body for results whose innermost axis is short."""
+def _interleaved_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
+    """Return the body for results whose innermost axes are short."""
     analysis, vectors = schedule.analysis, schedule.vectors
-    stores = InterleavedStores(analysis, vectors, inner)
-    rows = tuple([a for a in range(analysis.kernel.parallel) if a not in (vectors.axis, inner)])
+    stores = InterleavedStores(analysis, vectors, schedule.interleaved)
+    rows = tuple([a for a in range(analysis.kernel.parallel) if a not in (vectors.axis, *schedule.interleaved)])
     root.prepare(stores.targets)
 
     def body(row: Value, start: Value, stop: Value) -> None:
@@ -718,12 +722,26 @@ def routine(kernel: Kernel, options: LoopOptions = PREFERRED) -> Routine | None:
     analysis = _analysis_of(kernel)
     if analysis is None:
         return None
-    schedule = schedule_of(analysis, options)
+    schedule = _with_short_rows(analysis, options) or schedule_of(analysis, options)
     if pays_to_split(schedule):
         return SplitReduction(schedule).routine()
     module = Module()
-    launch = write(nest_of(entry_point(module, "kernel"), analysis), schedule)
+    launch = write(nest_of(entry_point(module, "kernel"), schedule.analysis), schedule)
     return Routine.of(module, (launch,))
+
+
+def _with_short_rows(analysis: KernelAnalysis, options: LoopOptions) -> LoopSchedule | None:
+    """Return the schedule of a kernel of short rows, or None.
+
+    These are written out if results are interleaved, or products of matrices. Each element of a row is then computed from all of them,
+    which are read before any is stored, as a result may overwrite an operand.
+    """
+    kernel = written_out(analysis.kernel) if options.written_out or options == PREFERRED else None
+    short = None if kernel is None else _analysis_of(kernel)
+    if kernel is None or short is None:
+        return None
+    schedule, is_product = schedule_of(short, options), contraction_of(analysis.kernel) is not None
+    return schedule if schedule.interleaved or is_product else None
 
 
 def options_of(kernel: Kernel) -> Iterator[LoopOptions]:

@@ -6,16 +6,19 @@ kernel may have, so that tests run it in every way.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from volta_fn import dtypes
 from volta_fn.codegen import loops
 from volta_fn.codegen.loops import RowPass, crossing_loads
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
-from volta_fn.compiler.ir.index import Affine
-from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Reduce, operands
+from volta_fn.compiler.ir.index import ZERO, Affine
+from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, Node, Position, Reduce, operands, restricted
 from volta_fn.runtime.llvm.host import host
 from volta_fn.targets.cpu.loops.emit_values import CHAINS
 from volta_fn.targets.cpu.loops.rows import Segment, Vectors
@@ -86,6 +89,8 @@ class LoopOptions(NamedTuple):
     #: Whether reductions are split into two launches, and whether the first one reads rows of a matrix in full.
     split: bool | None = None
     wide: bool | None = None
+    #: Whether short rows are written out.
+    written_out: bool | None = None
     #: Nanoseconds that a task should take.
     grain: float = GRAIN
 
@@ -114,8 +119,8 @@ class LoopSchedule(NamedTuple):
     #: Nanoseconds for one iteration of all axes.
     iteration_cost: float
     crossing: Transposition | None
-    #: The short axis along which results are interleaved.
-    interleaved: int | None
+    #: The short axes along which results are interleaved.
+    interleaved: tuple[int, ...]
     #: The tasks, if reductions are not split into two launches.
     grid: Grid
     options: LoopOptions
@@ -145,7 +150,7 @@ def schedule_of(analysis: KernelAnalysis, options: LoopOptions = PREFERRED) -> L
         None if options.tiles is False else crossing(analysis, axis, lanes),
         iteration_cost_of(analysis, vectors),
     )
-    inner = interleaved_axis(analysis, axis, lanes) if transposition is None and options.interleaved is not False else None
+    inner = interleaved_axes(analysis, axis, lanes) if transposition is None and options.interleaved is not False else ()
     row_grid = _row_grid(analysis, vectors, transposition, inner, iteration_cost * GRAIN / options.grain)
     return LoopSchedule(analysis, vectors, passes, iteration_cost, transposition, inner, row_grid, options)
 
@@ -156,12 +161,14 @@ def legal_options(analysis: KernelAnalysis) -> Iterator[LoopOptions]:
     Several choices are forced together. Interleaved vectors of rows share the memory of the values that passes keep.
     """
     yield PREFERRED
+    yield LoopOptions(written_out=False)
+    yield LoopOptions(written_out=True, unroll=1, grain=1.0)
     for axis in range(len(analysis.kernel.sizes)):
         yield LoopOptions(axis)
         schedule = schedule_of(analysis, LoopOptions(axis))
         if schedule.vectors.lanes > 1:
             yield LoopOptions(axis, scalar=True, grain=1.0)
-        most = max(1, _MOST_STATEMENTS // len(analysis.kernel.nodes))
+        most = 1 << max(0, (_MOST_STATEMENTS // len(analysis.kernel.nodes)).bit_length() - 1)  # a power of two
         keeping = None if axis in analysis.reduction_axes else False
         yield LoopOptions(axis, unroll=1, prefetch=True, keeping=False, interleaved=False)
         yield LoopOptions(axis, unroll=min(2, most), keeping=keeping, tiles=False, copies=True, resident=False, grain=1.0)
@@ -190,7 +197,7 @@ def can_be_wide(schedule: LoopSchedule) -> bool:
 
 
 def _row_grid(
-    analysis: KernelAnalysis, vectors: Vectors, transposition: Transposition | None, inner: int | None, iteration_cost: float
+    analysis: KernelAnalysis, vectors: Vectors, transposition: Transposition | None, inner: tuple[int, ...], iteration_cost: float
 ) -> Grid:
     """Return the tasks: rows, vectors of rows, or strips of tiles."""
     sizes, axis = analysis.kernel.sizes, vectors.axis
@@ -203,7 +210,7 @@ def _row_grid(
             BLOCK,
             iteration_cost * sizes[axis],
         )
-    together = analysis.reduction_axes if inner is None else frozenset({inner})
+    together = frozenset(inner) or analysis.reduction_axes
     return grid(
         analysis.size(analysis.parallel_axes - together - {axis}),
         sizes[axis],
@@ -330,26 +337,29 @@ def grid(count: int, size: int, unit: int, iteration_cost: float) -> Grid:
 
 # Kernels that are not emitted vector by vector: transposes, and results of a short innermost axis (`routine`).
 
-#: The most elements of the short axis.
-_LONGEST_SHORT_AXIS = 4
+#: The most elements along the short axes.
+_MOST_INTERLEAVED = 4
 
 
-def interleaved_axis(analysis: KernelAnalysis, axis: int, lanes: int) -> int | None:
-    """Return the short axis along which all results are contiguous.
+def interleaved_axes(analysis: KernelAnalysis, axis: int, lanes: int) -> tuple[int, ...]:
+    """Return the short axes along which all results are contiguous, outermost first.
 
-    None if there is none, or if vectors along `axis` can be stored as they are.
+    There are none if vectors along `axis` can be stored as they are.
     """
     kernel = analysis.kernel
     is_complex = dtypes.COMPLEX.intersection([kernel.nodes[s.value].dtype for s in kernel.stores])
     if analysis.reduces or lanes < 4 or axis not in analysis.parallel_axes or is_complex:
-        return None
-    for inner, size in enumerate(kernel.sizes):
-        others = analysis.reduction_axes - {inner}
-        if inner == axis or others or not 2 <= size <= _LONGEST_SHORT_AXIS:
-            continue
-        if all((coefficient(offset, inner), coefficient(offset, axis)) == (1, size) for offset in analysis.store_offsets):
-            return inner
-    return None
+        return ()
+    inner: tuple[int, ...] = ()
+    size = 1
+    while (step := coefficient(analysis.store_offsets[0], axis)) != size:
+        following = [a for a, c in analysis.store_offsets[0].terms if c == size and kernel.sizes[a] > 1]
+        if len(following) != 1 or following[0] in (axis, *inner) or size > step:
+            return ()
+        inner, size = (*following, *inner), size * kernel.sizes[following[0]]
+    terms = {(a, coefficient(analysis.store_offsets[0], a)) for a in (axis, *inner)}
+    alike = all(terms <= set(offset.terms) for offset in analysis.store_offsets)
+    return inner if 2 <= size <= _MOST_INTERLEAVED and alike and analysis.reduction_axes <= set(inner) else ()
 
 
 #: Iterations along either axis after which a block of tiles ends.
@@ -428,3 +438,63 @@ def cost_of(analysis: KernelAnalysis, targets: Iterable[int]) -> float:
             total += cost(node.op, tuple([analysis.kernel.nodes[i].dtype for i in node.operands]))
         waiting += operands(node)
     return total
+
+
+# Short rows: their reductions are written out as operations on the elements of a row.
+
+#: The most elements of a row, and the most nodes of a kernel, which become as many times more.
+_LONGEST, _MOST_NODES = 4, 64
+
+
+def written_out(kernel: Kernel) -> Kernel | None:
+    """Return the same kernel without reductions; None unless its rows are short.
+
+    Nor may what is masked depend on the element of a row. If results are per element, their iterations read other elements of it, too.
+    """
+    axes, reduces = frozenset(kernel.reduction_axes), [node for node in kernel.nodes if isinstance(node, Reduce)]
+    is_short = math.prod(kernel.sizes[axis] for axis in axes) <= _LONGEST and len(kernel.nodes) <= _MOST_NODES
+    if not reduces or not is_short or any(node.is_index for node in reduces):
+        return None
+    ranges = [node.mask if isinstance(node, Load) else node.ranges for node in kernel.nodes if isinstance(node, Load | Inside)]
+    if any(condition.value.axes & axes for conditions in ranges for condition in conditions):
+        return None
+    nodes, numbers = _written_out(kernel)
+    stores = tuple([replace(store, value=numbers[store.value]) for store in kernel.stores])
+    per_row = not any(affine.axes & axes for store in stores for affine in store.index)
+    sizes = kernel.sizes[: kernel.parallel] if per_row else kernel.sizes
+    return restricted(Kernel(sizes, len(sizes), kernel.inputs, nodes, stores), range(len(stores)))
+
+
+def _written_out(kernel: Kernel) -> tuple[tuple[Node, ...], list[int]]:
+    """Return nodes without reductions, and the number of each of the kernel's."""
+    axes = kernel.reduction_axes
+    elements = itertools.product(*[range(kernel.sizes[axis]) for axis in axes])
+    row = [{axis: ZERO.plus(i) for axis, i in zip(axes, index, strict=True)} for index in elements]
+    numbers: dict[Node, int] = {}
+    #: Of each node the number of its value at any element of the row, then those at the first element, the second, and so on.
+    values: list[list[int]] = []
+
+    def add(node: Node) -> int:
+        return numbers.setdefault(node, len(numbers))
+
+    for node in kernel.nodes:
+        if isinstance(node, Reduce):
+            combined = functools.partial(_combined, node, add)
+            values.append([functools.reduce(combined, values[node.operand][1:])] * (1 + len(row)))
+        elif isinstance(node, Apply):
+            read = zip(*[values[n] for n in node.operands], strict=True)
+            values.append([add(replace(node, operands=operands)) for operands in read])
+        else:
+            values.append([add(_at(node, element)) for element in ({}, *row)])
+    return tuple(numbers), [every for every, *_ in values]
+
+
+def _combined(node: Reduce, add: Callable[[Node], int], x: int, y: int) -> int:
+    return add(Apply(node.dtype, node.reduction.step, (x, y)))
+
+
+def _at(node: Node, element: Mapping[int, Affine]) -> Node:
+    """Return a node without operands at an element of a row."""
+    if isinstance(node, Load):
+        return replace(node, index=tuple([affine.replaced(element) for affine in node.index]))
+    return replace(node, value=node.value.replaced(element)) if isinstance(node, Position) else node

@@ -33,6 +33,8 @@ _NEAR, _SHORT_MATRIX = 1 << 20, 1 << 10
 
 #: Multiplications in each member of a stack for which calling an epilogue, or converting numbers in groups, takes longer than the sums.
 _TINY = 64
+#: Those of matrices of 2×2 numbers, which loops compute for many members at a time; and the most terms of other tiny matrices.
+_WRITTEN_OUT, _FEW_TERMS = 8, 4
 
 
 def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
@@ -68,8 +70,12 @@ def suits_loops(kernel: Kernel) -> bool:
     """Return True for products that loops over the kernel compute fastest.
 
     They are stacks of matrices times vectors: loops have vectors of results or of terms, whichever is contiguous, and pack nothing.
-    Single matrices, and those that come from memory, are left to routines that prefetch them.
+    Single matrices, and those that come from memory, are left to routines that prefetch them. Stacks of tiny matrices are, too, where each
+    tile would call an epilogue.
     """
+    product = contraction_of(kernel)
+    if product is not None:
+        return _has_tiny_matrices(product)
     product = vector_product_of(kernel)
     if product is None:
         return False
@@ -82,6 +88,20 @@ def suits_loops(kernel: Kernel) -> bool:
         return vectors == 1 or matrix < _TINY
     near = problem.batch > 1 and problem.batch * matrix * work.itemsize <= _NEAR
     return near or matrix <= _SHORT_MATRIX
+
+
+def _has_tiny_matrices(product: Contraction) -> bool:
+    """Return True for a stack of matrices that are tiny enough for loops.
+
+    Loops write short sums out. Their vectors go along the columns, or along the stack where the results of each product are interleaved.
+    """
+    product = product.oriented()
+    problem = product.problem()
+    work, size = compute_type(problem.dtype), problem.m * problem.n * problem.k
+    if work is None or problem.batch == 1 or size > _TINY:
+        return False
+    by_columns = problem.rhs.outer.stride == 1 and problem.k <= _FEW_TERMS
+    return size <= _WRITTEN_OUT or (by_columns and _strided_epilogue(work, product) is None)
 
 
 def _has_code(problem: Problem) -> bool:

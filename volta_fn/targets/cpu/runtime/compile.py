@@ -19,7 +19,7 @@ from volta_fn.compiler.buffers import Lifetime, Output
 from volta_fn.compiler.emission import Block, CarriedValue, ProgramWriter, Slot, reusable, scan_slots, while_slots
 from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.target import Item, LoweredProgram, RoutineKey
-from volta_fn.compiler.verification import Extent, SlotUses, fail_item, verify_extents
+from volta_fn.compiler.verification import Extent, SlotUses, fail_item, verify_extents, verify_reuse
 from volta_fn.core.arrays.array import host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import LruCache
@@ -499,13 +499,15 @@ def assemble(program: LoweredProgram, donated: Sequence[bool], writer: CommandWr
     writer.write(program)
     outputs = tuple([_with_host_constant(output) for output in program.outputs()])
     specs = tuple([(v.aval.shape, v.aval.dtype) for v in program.results])
+    reuse = reusable(program, donated)
     layout = layout_of(writer.slots)  # which numbers the slots for `writer.code`
     if writer.verifier is not None:
+        verify_reuse(program, reuse)
         offsets = layout.offsets.tolist()
         extents = {slot: Extent(0, offset, slot.size) for slot, offset in zip(writer.slots.arena, offsets, strict=True)}
         verify_extents("layout of the arena", writer.uses(), extents, writer.verifier.writers)
     words, launch_words, launches = writer.code()
-    artifact = Artifact(words, launch_words, layout, bool(writer.cost > _RELEASES_LOCK_NS), outputs, specs, reusable(program, donated))
+    artifact = Artifact(words, launch_words, layout, bool(writer.cost > _RELEASES_LOCK_NS), outputs, specs, reuse)
     return CompiledProgram(artifact, launches, writer.hosts)
 
 
