@@ -11,7 +11,6 @@ import enum
 import functools
 import importlib
 import operator
-import os
 import sys
 import unittest
 from collections.abc import Callable, Iterator
@@ -63,8 +62,6 @@ MODULES = {
     "jax._src.numpy": {"util", "einsum", "lax_numpy", "linalg", "fft", "ufuncs", "hijax", "indexing", "reductions"},
     "jax._src.random": {"prng", "core", "threefry2x32"},
 }
-#: How many cases of a parametrised test run.
-CASES = "3"
 running = False
 
 
@@ -380,7 +377,6 @@ class Finder(MetaPathFinder, Loader):
 
 def install(source: Path) -> None:
     """Let `jax._src` be the stand-ins, with the files of a checkout of JAX."""
-    os.environ.setdefault("JAX_NUM_GENERATED_CASES", CASES)
     importlib.import_module("volta_fn.jax").install()
     sys.meta_path.insert(0, Finder(source))
     jax_sparse_internals.install()

@@ -96,8 +96,8 @@ def test_insert():
 
 
 def test_trim_zeros():
-    for vector in ([0, 0, 1, 0, 2, 0], [0, 0], [1, 2], []):
-        x = np.array(vector, np.float32)
+    for values in ([0, 0, 1, 0, 2, 0], [0, 0], [1, 2], [], 0, 1):
+        x = np.array(values, np.float32)
         for trim in ("fb", "f", "b"):
             check(lambda xp, x, trim=trim: xp.trim_zeros(x, trim), x, jax=False, traced=False)
     framed = np.pad(np.ones((2, 3), np.float32), ((1, 2), (0, 1)))

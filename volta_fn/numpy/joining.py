@@ -380,7 +380,7 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Axis = None) -> Array:
     """
     value = operand("trim_zeros", "filt", filt)
     dims = axes_of("trim_zeros", axis, value.ndim)
-    nonzero = np.nonzero(concrete("trim_zeros", "filt", value, _STATIC_ADVICE))
+    nonzero = np.nonzero(np.atleast_1d(concrete("trim_zeros", "filt", value, _STATIC_ADVICE)))  # which has no axes to trim if 0-d
     for dim in dims:
         numbers = nonzero[dim]
         start = int(numbers.min(initial=value.shape[dim])) if "f" in trim.lower() else 0
