@@ -121,7 +121,7 @@ def _packed_qr(a: Array) -> tuple[Array, Array]:
     """
     count = min(a.shape[-2:])
     factors = vnp.zeros((*a.shape[:-2], count), a.dtype)
-    packed, factors = lax.fori_loop(0, count, _reflect, (a, factors))
+    packed, factors = lax.fori_loop(0, count, _reflect, (a, factors)) if count else (a, factors)  # a column needs an element
     return vnp.matrix_transpose(packed), factors
 
 

@@ -332,8 +332,8 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     >>> jnp.repeat(jnp.array([3, 4]), jnp.array([1, 3]))
     Array([3, 4, 4, 4], dtype=int32)
     """
-    value = lax.broadcast_to_rank(operand("repeat", "a", a), 1)  # a scalar as a vector of one element, as in NumPy
-    value, dim = flat_or_axis("repeat", value, axis)
+    value = operand("repeat", "a", a)
+    value, dim = flat_or_axis("repeat", value if value.ndim else lax.reshape(value, (1,)), axis)
     if np.ndim(repeats) == 0 and not isinstance(repeats, Tracer) and total_repeat_length is None:
         count = repeats if is_symbolic_dim(repeats) else int(repeats)
         if count < 0:
