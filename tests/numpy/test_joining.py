@@ -132,6 +132,13 @@ def test_pad(name, widths):
         check(lambda xp, x: xp.pad(x, widths, mode=mode, **PADS[name]), x, tolerance=1e-5, jax=dtype == np.float32)
 
 
+@pytest.mark.parametrize("name", [name for name in PADS if not isinstance(next(iter(PADS[name].values()), 0), tuple)])
+def test_pad_of_a_scalar(name):
+    x = np.float32(3)
+    for widths in (0, (0, 0)):
+        assert float(vnp.pad(x, widths, mode=name.split()[0], **PADS[name])) == 3
+
+
 @pytest.mark.parametrize("reflect_type", ["even", "odd"])
 @pytest.mark.parametrize("mode", ["reflect", "symmetric"])
 def test_mirrors_beyond_the_array(mode, reflect_type):

@@ -434,7 +434,8 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Ar
     if option == "end_values":
         options = _pairs(option, kwargs.get(option, 0), value.ndim)
     elif option == "stat_length":
-        options = [(None, None)] * value.ndim if options[0] is None else _pairs(option, options[0], value.ndim)
+        length = kwargs.get(option)
+        options = [(None, None)] * value.ndim if length is None else _pairs(option, length, value.ndim)
     for axis, (lo, hi) in enumerate(widths):
         if not value.shape[axis] and (lo or hi):
             raise ShapeError(f"pad: mode {mode!r} cannot extend the empty axis {axis} of shape {value.shape}")
