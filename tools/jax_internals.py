@@ -230,7 +230,9 @@ def _dtypes() -> dict[str, Any]:
         "default_uint_dtype": unsigned,
         "default_float_dtype": real,
         "python_scalar_types_to_dtypes": {bool: np.dtype(bool), int: integer(), float: real(), complex: number()},
-        "to_inexact_dtype": lambda d: np.dtype(d) if jnp.issubdtype(d, np.inexact) else real() if np.dtype(d).itemsize == 8 else np.dtype("f4"),
+        "to_inexact_dtype": lambda d: (
+            np.dtype(d) if jnp.issubdtype(d, np.inexact) else real() if np.dtype(d).itemsize == 8 else np.dtype("f4")
+        ),
         "to_complex_dtype": lambda d: jax.dtypes.canonicalize_dtype(np.promote_types(d, np.complex64)),
         "is_weakly_typed": lambda x: bool(getattr(x, "weak_type", isinstance(x, (int, float, complex)) and not isinstance(x, bool))),
         "itemsize_bits": lambda d: (

@@ -132,6 +132,12 @@ def test_pad(name, widths):
         check(lambda xp, x: xp.pad(x, widths, mode=mode, **PADS[name]), x, tolerance=1e-5, jax=dtype == np.float32)
 
 
+@pytest.mark.parametrize("mode", ["symmetric", "reflect", "edge"])
+def test_pad_of_one_column(mode):
+    kwargs = {"reflect_type": "odd"} if mode != "edge" else {}
+    check(lambda xp, x: xp.pad(x, ((0, 1), (1, 2)), mode=mode, **kwargs), sample((3, 1), np.int32, 1, -9, 9))
+
+
 @pytest.mark.parametrize("name", [name for name in PADS if not isinstance(next(iter(PADS[name].values()), 0), tuple)])
 def test_pad_of_a_scalar(name):
     x = np.float32(3)
