@@ -96,7 +96,10 @@ def outcome_of(kind: Any, error: BaseException, trace: Any) -> dict[str, Any]:
 
 
 def shift_seeds(by: int) -> None:
-    """Add a number to every seed of NumPy's generators, by which JAX's tests draw their cases and their numbers."""
+    """Add a number to every seed of NumPy's generators.
+
+    JAX's tests draw their cases and their numbers by them.
+    """
 
     class RandomState(np.random.RandomState):
         def __init__(self, seed: Any = None) -> None:

@@ -353,7 +353,10 @@ class _Corner:
 
 
 def bitcast_convert_type(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
-    """Return the routine of the primitive, which copies the bytes; None for integers of parts of a byte."""
+    """Return the routine of the primitive, which copies the bytes.
+
+    It is None for integers of less than a byte, whose bits are packed.
+    """
     (operand,) = avals
     if {operand.dtype, params["new_dtype"]} & dtypes.STORAGE_INTEGERS:
         return None
