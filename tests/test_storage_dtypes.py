@@ -14,7 +14,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import dtypes, lax
-from volta_fn.errors import DTypeError
+from volta_fn.errors import DTypeError, ShapeError
 
 NAMES = sorted(dtype.name for dtype in dtypes.STORAGE)
 NUMBERS = np.float32([1.5, 2.7, -3, 0.1, 300, -300, 7.6, 8.4, -8.4, np.nan, np.inf, -np.inf, 0.0])
@@ -80,6 +80,35 @@ def test_elements_move(move: str) -> None:
 def test_bits_can_be_read() -> None:
     x = vnp.asarray([1.0, -2.0]).astype("float8_e5m2")
     assert lax.bitcast_convert_type(x, "uint8").tolist() == [0x3C, 0xC0]
+
+
+def _codes(x: Any, dtype: np.dtype) -> np.ndarray:
+    """Return the bits of each element, the lowest first."""
+    stored = np.ascontiguousarray(x)[..., None].view(np.uint8)
+    return np.unpackbits(stored, axis=-1, count=dtypes.bits(dtype), bitorder="little")
+
+
+PACKED, OTHERS = ["int2", "uint2", "int4", "uint4"], ["int8", "uint16", "bfloat16", "float32", "float8_e5m2"]
+
+
+@pytest.mark.parametrize(("old", "new"), [(a, b) for a in PACKED + OTHERS for b in PACKED + OTHERS if {a, b} & {*PACKED}])
+def test_bits_of_integers_of_less_than_a_byte_are_packed(old: str, new: str) -> None:
+    old_dtype, new_dtype = dtypes.as_dtype(old), dtypes.as_dtype(new)
+    width = dtypes.bits(old_dtype)
+    shape = (3, *((n,) if (n := dtypes.bits(new_dtype) // width) > 1 else ()))
+    bits = np.random.default_rng(0).integers(0, 2, (*shape, width), np.uint8)
+    x = np.packbits(bits, axis=-1, bitorder="little").view(old_dtype)[..., 0]
+    cast = lambda x: lax.bitcast_convert_type(x, new)
+    expected = np.asarray(jax.lax.bitcast_convert_type(x, new))
+    for function in (cast, vf.jit(cast), vf.vmap(cast), vf.jit(lambda x: cast(x[::-1])[::-1])):
+        result = np.asarray(function(vnp.asarray(x)))
+        assert (result.shape, result.dtype) == (expected.shape, new_dtype)
+        np.testing.assert_array_equal(_codes(result, new_dtype), _codes(expected, new_dtype))
+
+
+def test_a_last_dimension_must_fill_the_wider_dtype() -> None:
+    with pytest.raises(ShapeError, match="from int4 to the wider int32 needs a last dimension of 8"):
+        lax.bitcast_convert_type(vnp.ones(4, "int4"), "int32")
 
 
 @pytest.mark.parametrize(

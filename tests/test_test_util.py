@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
-from volta_fn import nn
+from volta_fn import nn, settings
 from volta_fn import numpy as vnp
 from volta_fn.errors import ArgumentError, DerivativeError, GradientError
 from volta_fn.test_util import check_grads
@@ -151,3 +151,13 @@ def test_passes_what_jax_passes(function):
     point = X.astype("float32")
     theirs(getattr(jax.numpy, function), (point,), order=2, atol=5e-2, rtol=5e-2)
     check_grads(getattr(vnp, function), (point,), order=2)
+
+
+def test_results_that_stay_infinite_do_not_change_in_jaxs_mode(monkeypatch):
+    monkeypatch.setattr(settings.current, "permissive", True)
+    windows = lambda x: vf.lax.reduce_window(x, -np.inf, vf.lax.max, (1,), (1,), [(0, 2)])
+    check_grads(windows, (np.float32([1, 3, 2]),), order=1)
+    wrong = vf.custom_jvp(windows)
+    wrong.defjvp(lambda primals, tangents: (windows(*primals), vnp.ones(5, "float32")))
+    with pytest.raises(DerivativeError, match=r"index \(.*finite differences give"):
+        check_grads(wrong, (np.float32([1, 3, 2]),), order=1, modes="fwd")

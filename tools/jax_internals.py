@@ -11,7 +11,6 @@ import enum
 import functools
 import importlib
 import operator
-import os
 import sys
 import unittest
 from collections.abc import Callable, Iterator
@@ -63,8 +62,6 @@ MODULES = {
     "jax._src.numpy": {"util", "einsum", "lax_numpy", "linalg", "fft", "ufuncs", "hijax", "indexing", "reductions"},
     "jax._src.random": {"prng", "core", "threefry2x32"},
 }
-#: How many cases of a parametrised test run.
-CASES = "3"
 running = False
 
 
@@ -233,10 +230,14 @@ def _dtypes() -> dict[str, Any]:
         "default_uint_dtype": unsigned,
         "default_float_dtype": real,
         "python_scalar_types_to_dtypes": {bool: np.dtype(bool), int: integer(), float: real(), complex: number()},
-        "to_inexact_dtype": lambda d: np.dtype(d) if jnp.issubdtype(d, np.inexact) else real(),
+        "to_inexact_dtype": lambda d: (
+            np.dtype(d) if jnp.issubdtype(d, np.inexact) else real() if np.dtype(d).itemsize == 8 else np.dtype("f4")
+        ),
         "to_complex_dtype": lambda d: jax.dtypes.canonicalize_dtype(np.promote_types(d, np.complex64)),
         "is_weakly_typed": lambda x: bool(getattr(x, "weak_type", isinstance(x, (int, float, complex)) and not isinstance(x, bool))),
-        "itemsize_bits": lambda d: 8 if np.dtype(d) == bool else (jnp.finfo if jnp.issubdtype(d, np.inexact) else jnp.iinfo)(d).bits,
+        "itemsize_bits": lambda d: (
+            8 * np.dtype(d).itemsize if np.dtype(d).kind in "bc" else (jnp.finfo if jnp.issubdtype(d, np.inexact) else jnp.iinfo)(d).bits
+        ),
         "promote_types": jnp.promote_types,
         "_weak_types": [int, float, complex],
         "_jax_types": [np.dtype(n) for n in ["bool", *_names(names, "uint", "int", "float", "bfloat"), "complex64", "complex128"]],
@@ -380,7 +381,6 @@ class Finder(MetaPathFinder, Loader):
 
 def install(source: Path) -> None:
     """Let `jax._src` be the stand-ins, with the files of a checkout of JAX."""
-    os.environ.setdefault("JAX_NUM_GENERATED_CASES", CASES)
     importlib.import_module("volta_fn.jax").install()
     sys.meta_path.insert(0, Finder(source))
     jax_sparse_internals.install()

@@ -449,6 +449,15 @@ def iinfo(int_type: Any) -> Any:
     return ml_dtypes.iinfo(dtype) if dtype in STORAGE else np.iinfo(dtype)
 
 
+def bits(dtype: np.dtype) -> int:
+    """Return the bits of an element as it is packed, though in memory it takes a byte.
+
+    >>> bits(np.dtype("float32")), bits(as_dtype("int4"))
+    (32, 4)
+    """
+    return int(iinfo(dtype).bits) if dtype in STORAGE_INTEGERS else dtype.itemsize * 8
+
+
 def can_cast(from_: Any, to: Any, casting: Literal["no", "equiv", "safe", "same_kind", "unsafe"] = "safe") -> bool:
     """Return True if NumPy's casting rule allows a conversion.
 

@@ -187,6 +187,7 @@ def test_ldexp():
         check(lambda xp, x, n: xp.ldexp(x, n), sample((4,), dtype), np.array([0, 3, -3, 12], np.int8))
         check(lambda xp, x, n: xp.ldexp(x, n), sample((4,), dtype), np.array([2**31 - 1, -(2**31), 5000, -5000], np.int32))
     check(lambda xp, x, n: xp.ldexp(x, n), sample((2,), np.float32), np.array([2**32 - 1, 2], np.uint32), jax=False)
+    check(lambda xp, x, n: xp.ldexp(x, n), sample((2,), np.float32), np.array([True, False]))
     with pytest.raises(ArgumentTypeError, match="integers"):
         vnp.ldexp(1.0, 2.0)
 

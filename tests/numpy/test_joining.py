@@ -96,8 +96,8 @@ def test_insert():
 
 
 def test_trim_zeros():
-    for vector in ([0, 0, 1, 0, 2, 0], [0, 0], [1, 2], []):
-        x = np.array(vector, np.float32)
+    for values in ([0, 0, 1, 0, 2, 0], [0, 0], [1, 2], [], 0, 1):
+        x = np.array(values, np.float32)
         for trim in ("fb", "f", "b"):
             check(lambda xp, x, trim=trim: xp.trim_zeros(x, trim), x, jax=False, traced=False)
     framed = np.pad(np.ones((2, 3), np.float32), ((1, 2), (0, 1)))
@@ -130,6 +130,19 @@ def test_pad(name, widths):
     for dtype in (np.float32, np.int32):
         x = sample((3, 4), dtype, 1, -9, 9)
         check(lambda xp, x: xp.pad(x, widths, mode=mode, **PADS[name]), x, tolerance=1e-5, jax=dtype == np.float32)
+
+
+@pytest.mark.parametrize("mode", ["symmetric", "reflect", "edge"])
+def test_pad_of_one_column(mode):
+    kwargs = {"reflect_type": "odd"} if mode != "edge" else {}
+    check(lambda xp, x: xp.pad(x, ((0, 1), (1, 2)), mode=mode, **kwargs), sample((3, 1), np.int32, 1, -9, 9))
+
+
+@pytest.mark.parametrize("name", [name for name in PADS if not isinstance(next(iter(PADS[name].values()), 0), tuple)])
+def test_pad_of_a_scalar(name):
+    x = np.float32(3)
+    for widths in (0, (0, 0)):
+        assert float(vnp.pad(x, widths, mode=name.split()[0], **PADS[name])) == 3
 
 
 @pytest.mark.parametrize("reflect_type", ["even", "odd"])

@@ -45,6 +45,7 @@ CALLS = {
     "roll axes alike": lambda xp, x: xp.roll(x, 1, axis=(0, 2)),
     "repeat": lambda xp, x: xp.repeat(x, 2),
     "repeat an axis": lambda xp, x: xp.repeat(x, 3, axis=1),
+    "repeat by one number": lambda xp, x: xp.repeat(x, np.array([2]), axis=1),
     "repeat unequally": lambda xp, x: xp.repeat(x, np.array([1, 0, 2]), axis=1),
     "tile": lambda xp, x: xp.tile(x, 2),
     "tile more axes": lambda xp, x: xp.tile(x, (2, 1, 3, 1)),
@@ -106,6 +107,8 @@ def test_repeat_with_a_known_total():
     assert repeated(x, np.array([1, 2, 3])).tolist() == [3, 4, 4, 5, 5, 5]
     assert repeated(x, np.array([0, 1, 0])).tolist() == [4, 5, 5, 5, 5, 5]
     assert repeated(x, np.array([9, 1, 0])).tolist() == [3] * 6
+    for axis in (None, 0, -1):
+        np.testing.assert_array_equal(vnp.repeat(np.float32(3), 2, axis), np.repeat(np.float32(3), 2, axis))
     assert vnp.repeat(x, np.array([0, 0, 0])).shape == (0,)
 
 

@@ -76,6 +76,17 @@ def test_division():
     assert (quotient.tolist(), rest.tolist()) == ([0.0], [1.0, 2.0])
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's
+@pytest.mark.parametrize(("u", "v"), [([2, 1, 3], [0, 0, 1]), ([1, 2, 3, 4], [0, 1]), ([0, -3, 2], [0, 0, 1]), ([np.inf, 1], [1, 1])])
+def test_division_by_a_leading_zero_has_a_remainder_of_nan(u, v):
+    u, v = np.float32(u), np.float32(v)
+    for function in (vnp.polydiv, vf.jit(vnp.polydiv)):
+        quotient, rest = function(u, v)
+        expected = np.polydiv(u, v)
+        np.testing.assert_array_equal(quotient, expected[0])
+        np.testing.assert_array_equal(rest, expected[1])
+
+
 def test_calculus():
     p = sample((5,), np.float32, 1)
     for order in (0, 1, 2):

@@ -60,6 +60,10 @@ GATHERS = [
     Sample(
         "gather", _gather(ROWS, (1, 0)), (Arg((3, 0)), Arg((2, 1), integers(0, 3), "int32")), lambda x, i: x[i[:, 0]], label="empty",
     ),
+    Sample(
+        "gather", _gather(ROWS, (1, 4)), (Arg((0, 3)), Arg((0, 1), integers(0, 1), "int32")), lambda x, i: np.zeros((0, 4), x.dtype),
+        linear=(0,), label="none",
+    ),
 ]  # fmt: skip
 
 

@@ -205,9 +205,8 @@ class _Lowering:
 
     def ranges(self, conditions: list[Range]) -> tuple[Range, ...] | None:
         """Return the conditions that do not always hold; None if one never does."""
-        if 0 in self.sizes:
-            return ()
-        remaining = undecided(conditions, self.sizes)
+        # An axis without iterations counts as one of a single one: outputs outside of it are computed.
+        remaining = undecided(conditions, [size or 1 for size in self.sizes])
         return None if remaining is None else tuple(dict.fromkeys([condition.canonical() for condition in remaining]))
 
     def select(self, ranges: tuple[Range, ...] | None, inside: int, outside: int) -> int:

@@ -423,7 +423,7 @@ def ldexp(x1: Any, x2: Any, /) -> Array:
     >>> jnp.ldexp(jnp.array([0.75]), jnp.array(3))
     Array([6.], dtype=float32)
     """
-    exponent = operand("ldexp", "x2", x2)
+    (exponent,) = promote_numeric("ldexp", x2)
     if exponent.dtype not in dtypes.INTEGERS:
         raise ArgumentTypeError(f"ldexp: x2 must be integers, got {exponent.dtype.name}")
     (value,) = promote_inexact("ldexp", x1)

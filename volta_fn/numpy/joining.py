@@ -383,7 +383,7 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Axis = None) -> Array:
     """
     value = operand("trim_zeros", "filt", filt)
     dims = axes_of("trim_zeros", axis, value.ndim)
-    nonzero = np.nonzero(concrete("trim_zeros", "filt", value, _STATIC_ADVICE))
+    nonzero = np.nonzero(np.atleast_1d(concrete("trim_zeros", "filt", value, _STATIC_ADVICE)))  # which has no axes to trim if 0-d
     for dim in dims:
         numbers = nonzero[dim]
         start = int(numbers.min(initial=value.shape[dim])) if "f" in trim.lower() else 0
@@ -437,7 +437,8 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Ar
     if option == "end_values":
         options = _pairs(option, kwargs.get(option, 0), value.ndim)
     elif option == "stat_length":
-        options = [(None, None)] * value.ndim if options[0] is None else _pairs(option, options[0], value.ndim)
+        length = kwargs.get(option)
+        options = [(None, None)] * value.ndim if length is None else _pairs(option, length, value.ndim)
     for axis, (lo, hi) in enumerate(widths):
         if not value.shape[axis] and (lo or hi):
             raise ShapeError(f"pad: mode {mode!r} cannot extend the empty axis {axis} of shape {value.shape}")

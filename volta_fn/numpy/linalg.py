@@ -121,7 +121,7 @@ def _packed_qr(a: Array) -> tuple[Array, Array]:
     """
     count = min(a.shape[-2:])
     factors = vnp.zeros((*a.shape[:-2], count), a.dtype)
-    packed, factors = lax.fori_loop(0, count, _reflect, (a, factors))
+    packed, factors = lax.fori_loop(0, count, _reflect, (a, factors)) if count else (a, factors)  # a column needs an element
     return vnp.matrix_transpose(packed), factors
 
 
@@ -698,7 +698,7 @@ def _abs_sums(x: Array, axis: int) -> Array:
 _MATRIX_NORMS: dict[Any, Callable[[Array], Array]] = {
     "fro": lambda x: vector_norm(x, axis=(-2, -1)),
     "nuc": lambda x: reductions.sum(svdvals(x), -1),
-    2: lambda x: _extreme(lax.reduce_max, svdvals(x)),
+    2: lambda x: _extreme(_greatest, svdvals(x)),
     -2: lambda x: _extreme(lax.reduce_min, svdvals(x)),
     1: lambda x: _extreme(_greatest, _abs_sums(x, -2)),
     -1: lambda x: _extreme(lax.reduce_min, _abs_sums(x, -2)),

@@ -29,7 +29,7 @@ def viewed(x: Array, dtype: np.dtype) -> Array:
     >>> viewed(jnp.array([1.0, 2.0]), jnp.dtype("uint16"))
     Array([    0, 16256,     0, 16384], dtype=uint16)
     """
-    old, new = _bits(x.dtype), _bits(dtype)
+    old, new = dtypes.bits(x.dtype), dtypes.bits(dtype)
     if old == new and not x.ndim:
         return lax.reshape(viewed(lax.reshape(x, (1,)), dtype), ())
     if not x.ndim:
@@ -41,7 +41,7 @@ def viewed(x: Array, dtype: np.dtype) -> Array:
     words = _words(x)
     if dtype in dtypes.STORAGE_INTEGERS:
         words = _recast(words, _BYTE)
-        bits = _bits(dtype)
+        bits = dtypes.bits(dtype)
         shifts = as_value(np.arange(0, 8, bits, dtype=np.uint8))
         shape = (*words.shape, 8 // bits)
         shifted = lax.shift_right_logical(lax.broadcast_in_dim(words, shape, range(words.ndim)), lax.broadcast(shifts, words.shape))
@@ -60,10 +60,6 @@ def viewed(x: Array, dtype: np.dtype) -> Array:
     return lax.complex(*[lax.index_in_dim(pairs, i, -1, keepdims=False) for i in (0, 1)])
 
 
-def _bits(dtype: np.dtype) -> int:
-    return dtypes.iinfo(dtype).bits if dtype in dtypes.STORAGE_INTEGERS else dtype.itemsize * 8
-
-
 def _component(dtype: np.dtype) -> np.dtype:
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype in dtypes.COMPLEX else dtype
 
@@ -75,7 +71,7 @@ def _words(x: Array) -> Array:
         return lax.reshape(pairs, (*x.shape[:-1], 2 * x.shape[-1]))
     if x.dtype in dtypes.STORAGE_INTEGERS:
         # The first of each byte is in its lowest bits.
-        bits = _bits(x.dtype)
+        bits = dtypes.bits(x.dtype)
         small = lax.bitwise_and(lax.convert_element_type(lax.convert_element_type(x, np.int8), _BYTE), _byte((1 << bits) - 1))
         grouped = lax.reshape(small, (*x.shape[:-1], x.shape[-1] * bits // 8, 8 // bits))
         shifts = as_value(np.arange(0, 8, bits, dtype=np.uint8))

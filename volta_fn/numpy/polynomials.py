@@ -105,7 +105,8 @@ def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Array,
         quotient.append(lax.reshape(factor, (1,)))
         shifted = lax.pad(lax.mul(factor, b), full_like_scalar(b, 0), [(k, a.size - k - b.size, 0)])
         a = lax.sub(a, shifted)
-    rest = lax.pad(lax.slice_in_dim(a, steps, None), full_like_scalar(a, 0), [(steps, 0, 0)])
+    divided = lax.slice_in_dim(a, 0, steps)  # without rounding errors they are 0, or NaN where a quotient is infinite
+    rest = lax.concatenate([lax.sub(divided, divided), lax.slice_in_dim(a, steps, None)], 0)
     return lax.concatenate(quotient, 0), trim_zeros(rest, "f") if trim_leading_zeros else rest
 
 

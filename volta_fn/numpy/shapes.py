@@ -333,7 +333,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     Array([3, 4, 4, 4], dtype=int32)
     """
     value = operand("repeat", "a", a)
-    value, dim = flat_or_axis("repeat", value, axis)
+    value, dim = flat_or_axis("repeat", value if value.ndim else lax.reshape(value, (1,)), axis)
     if np.ndim(repeats) == 0 and not isinstance(repeats, Tracer) and total_repeat_length is None:
         count = repeats if is_symbolic_dim(repeats) else int(repeats)
         if count < 0:
@@ -341,9 +341,11 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
         before, length, after = value.shape[:dim], value.shape[dim], value.shape[dim + 1 :]
         wide = lax.broadcast_in_dim(value, (*before, length, count, *after), [i + (i > dim) for i in range(value.ndim)])
         return constrained(lax.reshape(wide, (*before, length * count, *after)), out_sharding)
-    counts = movement.broadcast_to(array(narrow(repeats)), (value.shape[dim],))
+    number_or_numbers = array(narrow(repeats))
+    counts = movement.broadcast_to(number_or_numbers, (value.shape[dim],))  # traced, inside a traced function
     if total_repeat_length is None:
-        numbers = concrete("repeat", "repeats", counts, "Give total_repeat_length= if it is traced.")
+        numbers = concrete("repeat", "repeats", number_or_numbers, "Give total_repeat_length= if it is traced.")
+        numbers = np.broadcast_to(numbers, counts.shape)
         if numbers.size and numbers.min() < 0:
             raise ArgumentError(f"repeat: repeats must not be negative, got {numbers}")
         total_repeat_length = int(numbers.sum())

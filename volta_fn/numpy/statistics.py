@@ -110,9 +110,11 @@ def _covariance(
     variables = promote_inexact(function, *[v for v in (m, y) if v is not None])
     if any(p.ndim > 2 for p in variables):
         raise ShapeError(f"{function}: m and y must have at most two dimensions, got shapes {[p.shape for p in variables]}")
-    alone = len(variables) == 1 and fweights is aweights is None
-    in_columns = alone and not rowvar and variables[0].ndim == 2 and variables[0].shape[0] != 1
-    value = variables[0] if in_columns else lax.concatenate([_as_rows(p, rowvar) for p in variables], 0)
+    first, *others = variables
+    in_columns = not (others or rowvar) and first.ndim == 2 and fweights is aweights is None
+    # Without `rowvar` NumPy transposes every matrix m, but no y of one row.
+    rows = [] if in_columns else [_as_rows(first, rowvar), *[_as_rows(v, rowvar or v.shape[:1] == (1,)) for v in others]]
+    value = first if in_columns else lax.concatenate(rows, 0)
     result_dtype = dtype_or(dtype, value.dtype)
     value = lax.convert_element_type(value, dtypes.accumulator(result_dtype))
     removed = (0 if bias else 1) if ddof is None else ddof
@@ -145,7 +147,7 @@ def _covariance(
 
 def _as_rows(value: Array, rowvar: bool) -> Array:
     matrix = lax.broadcast_to_rank(value, 2)
-    return matrix if rowvar or value.ndim < 2 or matrix.shape[0] == 1 else lax.transpose(matrix, (1, 0))
+    return matrix if rowvar or value.ndim < 2 else lax.transpose(matrix, (1, 0))
 
 
 def _weighted_count(weight: Array, removed: int, aweights: Any, value: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,12 @@ from tests.samples.sample import Sample
 from tests.test_random_programs import drawn, programs
 from tests.test_random_programs import run as run_program
 from volta_fn import dtypes, lax, nn
-from volta_fn.compiler.ir.kernel import Apply, KernelCall, Reduce
+from volta_fn.compiler.ir.kernel import Apply, KernelCall, Load, Reduce, check_kernel
+from volta_fn.errors import JaxprError
 
 X = vf.ShapeDtypeStruct((8, 16), "float32")
 W = vf.ShapeDtypeStruct((16,), "float32")
+X_COLUMN = vf.ShapeDtypeStruct((3, 1), "int32")
 
 
 def layer_norm(x: Any, w: Any, b: Any) -> Any:
@@ -295,3 +298,40 @@ def test_random_gradients(steps: Any) -> None:
     alone = partition._replace(nodes=tuple(partition.closed.eqns))
     for actual, expected in zip(run(partition, *inputs), run(alone, *inputs), strict=True):
         assert_close(actual, expected, 1e-10, f"{steps}", atol=ROUNDED)
+
+
+#: Arrays that a condition on their rows chooses the elements of, from one column.
+JOINED: dict[str, Callable[[Any], Any]] = {
+    "concatenate": lambda x: jnp.concatenate([x, x[2:]], 0),
+    "pad": lambda x: jnp.pad(x, ((2, 1), (0, 0)), constant_values=5),
+    "pad between": lambda x: lax.pad(x, x.dtype.type(7), [(1, 1, 1), (0, 0, 0)]),
+    "roll": lambda x: jnp.roll(x, 1, 0),
+    "reversed": lambda x: jnp.concatenate([x[::-1], x[1:]], 0),
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+@pytest.mark.parametrize("rows", [3, 40])
+def test_an_inner_axis_without_elements_leaves_the_conditions_of_the_rows(name: str, rows: int) -> None:
+    x = (np.arange(rows, dtype=np.int32) * 7 % 11).reshape(rows, 1)
+
+    def function(x: Any) -> Any:
+        joined = JOINED[name](x)
+        return joined * 1, (joined + joined) - joined[:, :0], jnp.sum(joined * joined[:, :0], 1)
+
+    program = fuse_function(function, x)
+    for actual, expected in zip(run(program, x), function(jnp.asarray(x)), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_what_is_read_outside_of_an_axis_without_elements_is_checked() -> None:
+    def function(x: Any) -> Any:
+        joined = JOINED["concatenate"](x)
+        return joined * 1, (joined + joined) - joined[:, :0]
+
+    kernels = [node.kernel for node in fuse_function(function, X_COLUMN).nodes if isinstance(node, KernelCall)]
+    (kernel,) = [kernel for kernel in kernels if 0 in kernel.sizes and len(kernel.stores) > 1]
+    check_kernel(kernel)
+    unguarded = tuple([replace(node, mask=()) if isinstance(node, Load) else node for node in kernel.nodes])
+    with pytest.raises(JaxprError, match="may read outside of its buffer"):
+        check_kernel(replace(kernel, nodes=unguarded))

@@ -278,6 +278,8 @@ def test_the_greatest_of_no_sizes_is_zero() -> None:
     assert linalg.vector_norm(np.zeros(0, np.complex64), ord=np.inf) == 0
     assert linalg.matrix_norm(np.zeros((0, 2), np.float32), ord=np.inf) == 0
     assert linalg.matrix_norm(np.zeros((2, 0), np.float32), ord=1) == 0
+    for shape in ((0, 2), (2, 0), (0, 0)):
+        assert [float(linalg.matrix_norm(np.zeros(shape, np.float32), ord=p)) for p in ("fro", "nuc", 1, 2, np.inf)] == [0] * 5
 
 
 @pytest.mark.parametrize("shape", [(2, 30_000), (30_000, 2)])

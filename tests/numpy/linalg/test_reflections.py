@@ -23,3 +23,10 @@ def test_packed_form(shape: tuple[int, ...], dtype: str) -> None:
     np.testing.assert_allclose(tau, expected[1], rtol=1e-4, atol=1e-5)
     packed = jnp.matrix_transpose(h)
     np.testing.assert_allclose(vf.lax.linalg.ormqr(packed, tau, jnp.triu(packed)), a, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(0, 2), (2, 0), (0, 0), (3, 0, 2)])
+def test_the_packed_form_of_matrices_without_elements(shape: tuple[int, ...]) -> None:
+    packed, factors = jnp.linalg.qr(np.ones(shape, np.float32), mode="raw")
+    expected = np.linalg.qr(np.ones(shape, np.float32), mode="raw")
+    assert (packed.shape, factors.shape) == (expected[0].shape, expected[1].shape)

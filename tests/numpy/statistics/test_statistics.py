@@ -118,6 +118,24 @@ def test_average():
     )
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's of one observation
+@pytest.mark.parametrize("function", ["cov", "corrcoef"])
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1), (4, 3), (3,), (1, 1), (0, 2)])
+@pytest.mark.parametrize("rowvar", [True, False])
+def test_variables_in_rows_and_columns(function, shape, rowvar):
+    m = sample(shape, np.float32)
+    check(lambda xp, m: getattr(xp, function)(m, rowvar=rowvar), m, tolerance=1e-5)
+    weights = np.ones(shape[-1] if rowvar or len(shape) == 1 else shape[0], np.float32)
+    if weights.size and function == "cov":
+        check(lambda xp, m, w: xp.cov(m, aweights=w, rowvar=rowvar, ddof=0), m, weights, tolerance=1e-5)
+
+
+def test_a_second_variable_of_one_row():
+    for rows, rowvar in (((1, 3), True), ((3, 1), False), ((3, 2), False)):
+        m, y = sample(rows, np.float32), sample((1, 3), np.float32)
+        check(lambda xp, m, y, rowvar=rowvar: xp.cov(m, y, rowvar=rowvar), m, y, tolerance=1e-5)
+
+
 def test_cov():
     m, y = sample((3, 8), np.float32, 1), sample((2, 8), np.float32, 2)
     frequencies, weights = np.array([1, 2, 1, 3, 1, 1, 2, 1], np.int32), sample((8,), np.float32, 3, 0.1, 1)

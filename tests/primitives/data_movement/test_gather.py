@@ -31,6 +31,7 @@ I = np.array([[1], [3]])  # noqa: E741  # the indices
         ({"start_indices_batching_dims": (1,)}, (1, 3), I, "exclude its last dimension"),
         ({}, (2, 3), I, "size 1 along collapsed"),
         ({}, (1, 4), I, "must fit"),
+        ({}, (1, -1), I[:0], "must not be negative"),
         ({}, (1,), I, "one size per dimension"),
         ({}, (1, 3), np.array(1), "needs a last dimension"),
     ],

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from volta_fn import dtypes
 from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Equation, Var
 from volta_fn.core.primitive import Primitive
@@ -255,7 +256,7 @@ def is_elementwise(eqn: Equation) -> bool:
     """
     primitive = eqn.primitive
     if primitive is bitcast_convert_type_p:
-        return eqn.invars[0].aval.dtype.itemsize == eqn.params["new_dtype"].itemsize
+        return dtypes.bits(eqn.invars[0].aval.dtype) == dtypes.bits(eqn.params["new_dtype"])
     return bool(primitive.arity) or primitive in (select_n_p, convert_element_type_p)
 
 

@@ -569,6 +569,8 @@ def check_kernel(kernel: Kernel) -> None:
     masks let them through; a value per element of a row is stored at an index of its own, and every element of an output is written.
     """
     _require(0 <= kernel.parallel <= len(kernel.sizes), f"{kernel.parallel} of {len(kernel.sizes)} axes number the rows")
+    # Outputs outside of an axis without iterations are computed: what they read and write is checked as if it had one.
+    kernel = replace(kernel, sizes=tuple([size or 1 for size in kernel.sizes]))
     for number, node in enumerate(kernel.nodes):
         _require(all(0 <= i < number for i in operands(node)), f"node {number} reads a later node")
         _check_dtype(kernel, node, number)
@@ -619,8 +621,6 @@ def _check_load(kernel: Kernel, node: Load, number: int) -> None:
     buffer = kernel.inputs[node.input]
     _require(math.prod(node.shape) == buffer.size and node.dtype == buffer.dtype, f"node {number} sees another array than its buffer is")
     _require(len(node.index) == len(node.shape), f"node {number} has an index of another rank than its buffer")
-    if 0 in kernel.sizes:
-        return
     for affine, size in zip(node.index, node.shape, strict=True):
         inside = Range(affine, 0, size)
         _require(bool(inside.holds(kernel.sizes)) or _is_guarded(kernel, node, inside), f"node {number} may read outside of its buffer")
@@ -659,7 +659,7 @@ def _narrowed(mask: Sequence[Range], sizes: Sequence[int]) -> list[tuple[int, in
 def _check_store(kernel: Kernel, shape: Shape, index: Index, number: int) -> None:
     """Check that an index is a bijection."""
     # It is one if, as a row-major number, its terms are the strides of a mixed-radix system that fills the shape.
-    if 0 in kernel.sizes or 0 in shape:
+    if 0 in shape:
         return
     flat: dict[int, int] = {}
     offset = 0

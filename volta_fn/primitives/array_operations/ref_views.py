@@ -239,11 +239,11 @@ class _Bitcast(NamedTuple):
 
 
 def _bitcast(value: Array, dtype: np.dtype) -> Array:
-    old, new = value.dtype.itemsize, dtype.itemsize
+    old, new = dtypes.bits(value.dtype), dtypes.bits(dtype)
     if old == new:
         return bitcast_convert_type(value, dtype)
     if value.ndim < 2 or (old < new and value.shape[-2] % (new // old)):
-        raise ShapeError(f"bitcast: a reference of shape {value.shape} cannot have elements of {new} instead of {old} bytes")
+        raise ShapeError(f"bitcast: a reference of shape {value.shape} cannot have elements of {new} instead of {old} bits")
     *batch, rows, columns = value.shape
     if old > new:
         parts = bitcast_convert_type(value, dtype)

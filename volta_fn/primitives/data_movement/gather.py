@@ -155,8 +155,9 @@ def check_numbers(
         f"operand_batching_dims and the batching dims of {index_name} must pair up and have equal sizes",
     )
     require(len(slice_sizes) == operand.ndim, "a window needs one size per dimension of the operand")
-    fits = not any(surely_less(s, 0) or surely_less(n, s) for s, n in zip(slice_sizes, operand.shape, strict=True))
-    require(fits, "a window must fit into the operand")
+    require(not any(surely_less(size, 0) for size in slice_sizes), "a window's sizes must not be negative")
+    fits = not any(surely_less(n, s) for s, n in zip(slice_sizes, operand.shape, strict=True))
+    require(fits or 0 in indices.shape[:-1], "a window must fit into the operand, unless there is none")
     require(all(slice_sizes[d] == 1 for d in collapsed), "windows must have size 1 along collapsed (inserted) dimensions")
     require(all(slice_sizes[d] == min(1, operand.shape[d]) for d in batching), "windows must have size 1 along batching dimensions")
 

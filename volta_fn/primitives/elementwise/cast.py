@@ -187,7 +187,7 @@ def widened(values: Sequence[Array], positions: Collection[int]) -> list[Array]:
 
 
 def _bitcast_abstract(operand: ShapedArray, *, new_dtype: np.dtype) -> ShapedArray:
-    old, new = operand.dtype.itemsize, new_dtype.itemsize
+    old, new = dtypes.bits(operand.dtype), dtypes.bits(new_dtype)
     for dtype in (operand.dtype, new_dtype):
         if dtype in dtypes.COMPLEX or dtype in dtypes.BOOL:
             raise DTypeError(f"bitcast_convert_type is not defined for {dtype.name}; it takes integer and real floating dtypes")
@@ -204,10 +204,14 @@ def _bitcast_abstract(operand: ShapedArray, *, new_dtype: np.dtype) -> ShapedArr
 
 
 def _bitcast_evaluate(operand: np.ndarray, *, new_dtype: np.dtype) -> np.ndarray:
-    old, new = operand.dtype.itemsize, new_dtype.itemsize
+    old, new = dtypes.bits(operand.dtype), dtypes.bits(new_dtype)
     solid = np.ascontiguousarray(operand).reshape(operand.shape)
     if old == new:
         return solid.view(new_dtype)
+    if min(old, new) < 8:  # several elements are one byte's bits, the first the lowest
+        codes = np.unpackbits(solid[..., None].view(np.uint8), axis=-1, count=old, bitorder="little")
+        shape = (*operand.shape, old // new) if old > new else operand.shape[:-1]
+        return np.packbits(codes.reshape(*shape, new), axis=-1, bitorder="little").view(new_dtype)[..., 0]
     if old > new:
         return solid[..., None].view(new_dtype)
     return solid.view(new_dtype)[..., 0]
@@ -226,8 +230,8 @@ bitcast_convert_type_p = Primitive(
 def bitcast_convert_type(operand: Any, new_dtype: Any) -> Array:
     """Reinterpret the bits of `operand` as elements of `new_dtype`.
 
-    A narrower dtype adds a last dimension, a wider one consumes it. Raises `DTypeError` for bool and complex dtypes and
-    `ShapeError` when the last dimension does not fit.
+    A narrower dtype adds a last dimension, a wider one consumes it; elements of less than a byte are packed, the first in the lowest bits.
+    Raises `DTypeError` for bool and complex dtypes and `ShapeError` when the last dimension does not fit.
 
     >>> import volta_fn as vf
     >>> vf.lax.bitcast_convert_type(vf.numpy.float32(1.0), "uint32")

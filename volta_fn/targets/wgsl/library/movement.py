@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn import dtypes
 from volta_fn.codegen.windows import Dims, Layout, Starts, WindowStart, gather_of, merged, window_start
 from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.compiler.target import TargetCapabilities
@@ -351,7 +352,12 @@ class _Corner:
 # Bitcasts to other sizes, which kernels cannot express.
 
 
-def bitcast_convert_type(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine:
-    """Return the routine of the primitive, which copies the bytes."""
+def bitcast_convert_type(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
+    """Return the routine of the primitive, which copies the bytes.
+
+    It is None for integers of less than a byte, whose bits are packed.
+    """
     (operand,) = avals
+    if {operand.dtype, params["new_dtype"]} & dtypes.STORAGE_INTEGERS:
+        return None
     return Routine((copy(Shader(capabilities, INVOCATIONS), 0, 1, operand.size * operand.dtype.itemsize),) if operand.size else ())
