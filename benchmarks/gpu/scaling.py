@@ -169,8 +169,10 @@ def large(gpus: Gpus, width: int, layers: int, batch: int, tokens: int, vocabula
         state, loss = program(state, *data)
         value = float(np.asarray(loss))
         print(f"step {number}: loss {value:.4f}, {time.perf_counter() - start:.3f} s", flush=True)
-    for device in vf.local_devices(backend="gpu")[:n]:
-        print(f"{device}: { {key: round(value / 1e9, 2) for key, value in device.memory_stats().items()} } GB", flush=True)
+        if number in (1, steps - 1):
+            for device in vf.local_devices(backend="gpu")[:n]:
+                in_use = {key: round(value / 1e9, 2) for key, value in device.memory_stats().items()}
+                print(f"{device}: {in_use} GB", flush=True)
     print(f"steps on the host: {host_steps()}", flush=True)
 
 
