@@ -145,6 +145,19 @@ def test_gradients_of_casts_travel_in_16_bits() -> None:
     assert [p.size for p in dispatch.ranges] == [2 * 256, 2 * 1024 * 256, 4 * 256, 4 * 1024 * 256]
 
 
+def test_the_sum_of_a_loss_does_not_wait_for_gradients() -> None:
+    def step(w: Any) -> Any:
+        loss = lambda w: vnp.sum(vnp.tanh(vnp.ones((64, 1024), "bfloat16") @ w.astype("bfloat16")).astype("float32"))
+        value, gradient = lax.pmean(vf.value_and_grad(loss)(w), "i")
+        return value[None], gradient
+
+    plan = planned(step, (1024, 512))
+    commands = list(runs(plan.commands))
+    first, second = exchanges(plan)
+    assert [span.size for span in (*first.ranges, *second.ranges)] == [4, 4, 2 * 1024 * 512, 4 * 1024 * 512]
+    assert commands.index(second) - commands.index(first) > 1, "the gradient is computed after the loss is sent"
+
+
 def test_a_value_that_is_also_read_elsewhere_travels_in_16_bits() -> None:
     def function(x: Any) -> Any:
         wide = (x * x).astype("float32")
