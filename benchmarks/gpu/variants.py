@@ -11,6 +11,7 @@ import numpy as np
 
 import volta_fn as vf
 from benchmarks.gpu.collectives import Gpus, training_call
+from benchmarks.gpu.parallel import split_call, states_call
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from volta_fn.compiler.passes import dce
@@ -54,9 +55,13 @@ def main():
     global carve, factor
     name, *variants = sys.argv[1:]
     use_gpu()
-    vf.distributed.initialize()
-    n = vf.process_count()
-    gpus = Gpus(n, (vf.process_index(),)) if n > 1 else Gpus(1, (0,))
+    if name.isdigit():
+        n, name, variants = int(name), variants[0], variants[1:]
+        gpus = Gpus(n, range(n))
+    else:
+        vf.distributed.initialize()
+        n = vf.process_count()
+        gpus = Gpus(n, (vf.process_index(),)) if n > 1 else Gpus(1, (0,))
     examples = named(name).size["batch"]
     for variant in variants:
         begun = time.perf_counter()
@@ -68,10 +73,12 @@ def main():
         way = options.pop("way", "data")
         kernels.SCHEDULE = BASE._replace(**{k: int(v) for k, v in options.items()})
         kernels.BESIDE_ON = beside
-        for device in vf.local_devices(backend="gpu")[:1]:
+        for device in vf.local_devices(backend="gpu")[:n]:
             device.backend.gpu.routines = RoutineCache()
         if way == "alone":
             call = training_call(name, Gpus(1, (0,)), examples)
+        elif way != "data":
+            call = {"split": split_call, "states": states_call}[way](named(name), gpus, examples)
         else:
             call = training_call(name, gpus, examples)
         losses = [float(np.asarray(vf.tree.leaves(call())[-1])) for _ in range(3)]
