@@ -72,7 +72,7 @@ def gathered(row: Any, shape: Sequence[int]) -> Any:
 
 
 #: The key of all parameters with fewer elements than the limit: they share a row, as each gather takes longer than its bytes.
-_SHORT, _SHORT_LIMIT = "short", 1 << 16
+_SHORT, _SHORT_LIMIT = "short", 1 << 19
 
 
 def _packed(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
