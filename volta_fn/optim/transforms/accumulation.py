@@ -533,9 +533,9 @@ _SHORT_ROW = 1 << 14
 
 
 def _together(columns: Sequence[Any], move: Callable[[Any], Any]) -> list[Any]:
-    """Apply a function of rows to several of them, to the short ones of a dtype at once.
+    """Apply a function of rows to several arrays.
 
-    The last axis of each is one of columns, which the function leaves alone.
+    It is called once for all short ones of a dtype, joined along the last axis, which it leaves alone.
     """
     results = [*columns]
     groups: dict[Any, list[int]] = {}

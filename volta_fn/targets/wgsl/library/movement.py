@@ -362,7 +362,7 @@ def bitcast_convert_type(avals: tuple[ShapedArray, ...], params: dict[str, Any],
 
 
 def axis_index(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine:
-    """Return the routine of the primitive, which stores the position of this process or device."""
+    """Return the routine that stores the position of this process or device."""
     shader = Shader(capabilities, 1)
     position = distribution.members_of(params["axis_names"], None).index(distribution.current().rank)
     result = shader.buffer(0, _UINT32, written=True)
