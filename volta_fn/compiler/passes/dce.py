@@ -348,9 +348,9 @@ def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> Closed
 
 
 def _by_dtypes(eqn: Equation) -> list[Equation]:
-    """Divide a sum by the dtypes of its operands and results, which kernels do not mix.
+    """Divide a sum by the dtypes of its operands and results.
 
-    So the sum of a loss does not wait for gradients of another dtype.
+    Kernels do not mix them, and so the sum of a loss does not wait for gradients of another dtype.
     """
     groups: dict[tuple[np.dtype, np.dtype], list[int]] = {}
     for number, (operand, out) in enumerate(zip(eqn.invars, eqn.outvars, strict=True)):
