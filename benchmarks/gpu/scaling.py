@@ -141,7 +141,7 @@ def large(gpus: Gpus, width: int, layers: int, batch: int, tokens: int, vocabula
     spec = {"layers": of_layers, "tokens": P("i")}
     specs = (spec, (spec, spec, P()))
 
-    def program_of(function: Callable[..., Any], in_specs: Any, out_specs: Any, **options: Any) -> Callable[..., Any]:
+    def program_of(function: Callable[..., Any], in_specs: Any, out_specs: Any, **options: Any) -> Any:
         return vf.jit(vf.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False), **options)
 
     def drawn(number: int, shape: tuple[int, ...], place: Any) -> Any:
