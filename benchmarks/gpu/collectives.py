@@ -2,10 +2,10 @@
 
 It checks and times them on one machine: first with a process for each GPU, then with one process that has all of them (`--forms`).
 `check` compares every collective of every dtype with NumPy. `speed` times them beside NCCL (`torch.distributed`), by turns in the same
-processes, each as a chain in a CUDA graph: a collective's time is that of the chain over its length. Chains of all-gathers, and of
-reduce-scatters, have a result each; "gather and scatter" is one of either, of which the next begins. `train` trains a GPT by data
-parallelism, on one GPU and on all, with as many examples for each, and compares losses with those of one GPU with all examples. Times of
-one process are beside those of NCCL with several.
+processes, each as a chain in a CUDA graph: a collective's time is that of the chain over its length. Of chains of all-gathers, and of
+reduce-scatters, an element of each result is read; "gather and scatter" is one of either, of which the next begins. `train` trains a GPT
+by data parallelism, on one GPU and on all, with as many examples for each, and compares losses with those of one GPU with all examples.
+Times of one process are beside those of NCCL with several.
 """
 
 from __future__ import annotations
@@ -176,7 +176,8 @@ def ours(gpus: Gpus, kind: str, size: int, dtype: str, chain: int) -> Call:
     }
     x = gpus.put(vnp.ones((len(gpus.positions), count // n if "gather" in kind else count), dtype), P("i"))
     if kind in ("all-gather", "reduce-scatter"):  # whose results have other shapes
-        program = on_gpus(lambda x: [one[kind](x[0])[None] for _ in range(chain)], gpus)
+        # An element of each, so that the host makes one array.
+        program = on_gpus(lambda x: vnp.stack([one[kind](x[0])[0] for _ in range(chain)])[None], gpus)
     else:
 
         def chained(x: Any) -> Any:

@@ -23,7 +23,7 @@ from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import Case, Workload, library, map_arrays
 
-WORKLOADS = ("gpu train/gpt medium@bfloat16", "gpu train/resnet-18@bfloat16")
+WORKLOADS = tuple([f"gpu train/{name}@bfloat16" for name in ("gpt small", "gpt medium", "resnet-18")])
 
 
 def timed(call: Callable[[], Any], wait: Callable[[], None], steps: int) -> tuple[float, list[float]]:

@@ -71,14 +71,35 @@ def gathered(row: Any, shape: Sequence[int]) -> Any:
     return flat[: math.prod(shape)].reshape(shape)
 
 
+#: The key of all parameters with fewer elements than the limit: they share a row, as each gather takes longer than its bytes.
+_SHORT, _SHORT_LIMIT = "short", 1 << 19
+
+
+def _packed(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return arrays of which the short ones are joined."""
+    long = {name: x for name, x in arrays.items() if x.size >= _SHORT_LIMIT}
+    short = [x.ravel() for name, x in arrays.items() if name not in long]
+    return long | ({_SHORT: np.concatenate(short)} if short else {})
+
+
+def _unpacked(rows: dict[str, Any], shapes: dict[str, Sequence[int]]) -> dict[str, Any]:
+    """Return the arrays in bfloat16 of which each GPU has rows."""
+    sizes = {name: math.prod(shape) for name, shape in shapes.items() if name not in rows}
+    result = {name: gathered(row, shapes[name]) for name, row in rows.items() if name != _SHORT}
+    if sizes:
+        flat, begin = gathered(rows[_SHORT], (sum(sizes.values()),)), 0
+        for name, size in sizes.items():
+            result[name] = flat[begin : begin + size].reshape(shapes[name])
+            begin += size
+    return result
+
+
 def of_rows(shapes: Any, n: int) -> Callable[..., Any]:
     """Return `value_and_grad` of rows, for the mean over all GPUs."""
 
     def value_and_grad(function: Callable[..., Any]) -> Callable[..., Any]:
-        whole = lambda rows: {name: gathered(row, shapes[name]) for name, row in rows.items()}
-
         def call(rows: Any) -> Any:
-            value, grads = vf.value_and_grad(lambda rows: function(whole(rows)))(rows)
+            value, grads = vf.value_and_grad(lambda rows: function(_unpacked(rows, shapes)))(rows)
             return lax.pmean(value, "i"), tree.map(lambda g: g / n, grads)
 
         return call
@@ -95,8 +116,9 @@ def split_call(workload: Workload, gpus: Gpus, examples: int) -> Call:
     local, whole = (in_precision(workload, batch) for batch in (examples, n * examples))
     (params, moments), *data = whole.inputs
     shapes = {key: x.shape for key, x in params.items()}
-    rows = map_arrays(lambda x: rows_of(x, n) if x.ndim else x, (params, moments))
-    specs = map_arrays(lambda x: _without_axes(P("i"), x), (params, moments))
+    state = _packed(params), tuple([_packed(x) if isinstance(x, dict) else x for x in moments])
+    rows = map_arrays(lambda x: rows_of(x, n) if x.ndim else x, state)
+    specs = map_arrays(lambda x: _without_axes(P("i"), x), state)
     return _on_gpus(local.functional(with_value_and_grad(of_rows(shapes, n))), rows, specs, data, P("i"), gpus)
 
 

@@ -141,22 +141,26 @@ def large(gpus: Gpus, width: int, layers: int, batch: int, tokens: int, vocabula
     spec = {"layers": of_layers, "tokens": P("i")}
     specs = (spec, (spec, spec, P()))
 
-    def initial() -> Any:
-        key = random.fold_in(random.key(0), lax.axis_index("i"))
-        draw = lambda number, *shape: 0.02 * random.normal(random.fold_in(key, number), shape)
-        params = {
-            "layers": {name: draw(k, layers, 1, length) for k, (name, length) in enumerate(lengths.items())},
-            "tokens": draw(len(lengths), 1, vocabulary * width // n),
-        }
-        zeros = lambda: tree.map(vnp.zeros_like, params)
-        return params, (zeros(), zeros(), vnp.zeros((), "float32"))
+    def program_of(function: Callable[..., Any], in_specs: Any, out_specs: Any, **options: Any) -> Any:
+        return vf.jit(vf.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False), **options)
 
+    def drawn(number: int, shape: tuple[int, ...], place: Any) -> Any:
+        def draw() -> Any:
+            return 0.02 * random.normal(random.fold_in(random.fold_in(random.key(0), lax.axis_index("i")), number), shape)
+
+        return program_of(draw, (), place)()
+
+    # Array by array, so that no program of the beginning takes more memory than a step.
+    params = {
+        "layers": {name: drawn(k, (layers, 1, length), P(None, "i")) for k, (name, length) in enumerate(lengths.items())},
+        "tokens": drawn(len(lengths), (1, vocabulary * width // n), P("i")),
+    }
+    zeros = program_of(lambda params: tree.map(vnp.zeros_like, params), (spec,), spec)
+    state = params, (zeros(params), zeros(params), gpus.put(np.zeros((), np.float32), P()))
     step = large_step(n, width, width // 128, vocabulary)
-    mapped = vf.shard_map(step, mesh=mesh, in_specs=(specs, P("i"), P("i")), out_specs=(specs, P()), check_vma=False)
-    program = vf.jit(mapped, donate_argnums=0)
+    program = program_of(step, (specs, P("i"), P("i")), (specs, P()), donate_argnums=0)
     text = np.random.default_rng(0).integers(0, vocabulary, (n * batch, tokens + 1), np.int32)
     data = gpus.put((text[:, :-1].copy(), text[:, 1:].copy()), P("i"))
-    state = vf.jit(vf.shard_map(initial, mesh=mesh, in_specs=(), out_specs=specs, check_vma=False))()
     vf.block_until_ready(state)
     foretold = program.lower(state, *data).memory()
     each = foretold.arguments // n + foretold.temporaries
@@ -169,8 +173,10 @@ def large(gpus: Gpus, width: int, layers: int, batch: int, tokens: int, vocabula
         state, loss = program(state, *data)
         value = float(np.asarray(loss))
         print(f"step {number}: loss {value:.4f}, {time.perf_counter() - start:.3f} s", flush=True)
-    for device in vf.local_devices(backend="gpu")[:n]:
-        print(f"{device}: { {key: round(value / 1e9, 2) for key, value in device.memory_stats().items()} } GB", flush=True)
+        if number in (1, steps - 1):
+            for device in vf.local_devices(backend="gpu")[:n]:
+                in_use = {key: round(value / 1e9, 2) for key, value in device.memory_stats().items()}
+                print(f"{device}: {in_use} GB", flush=True)
     print(f"steps on the host: {host_steps()}", flush=True)
 
 

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
-from volta_fn import optim
+from volta_fn import lax, optim
 
-PARAMS = {"w": np.linspace(-1, 1, 15, dtype=np.float32).reshape(3, 5), "b": np.float32(0.5), "e": np.zeros((0, 2), np.float32)}
+#: Arrays that share a message, and one that does not.
+PARAMS = {
+    "w": np.linspace(-1, 1, 15, dtype=np.float32).reshape(3, 5), "b": np.float32(0.5), "e": np.zeros((0, 2), np.float32),
+    "long": np.linspace(-1, 1, (1 << 16) + 1, dtype=np.float32), "c": np.linspace(0, 1, 7, dtype=np.float32),
+}  # fmt: skip
 GRADS = {name: np.random.default_rng(1).normal(size=(4, *np.shape(value))).astype(np.float32) for name, value in PARAMS.items()}
 
 
@@ -43,7 +47,23 @@ def test_sharded_states_give_the_same_updates(optimizer: Any, average: bool) -> 
         for row in np.asarray(actual):
             np.testing.assert_allclose(row, wanted, rtol=1e-5, atol=1e-6)
     sizes = lambda tree: sum(np.size(leaf) for leaf in vf.tree.leaves(tree))
-    assert sizes(state) <= sizes(wanted_state) + 4 * 2 * 4  # not four times as much, but for padding
+    assert sizes(state) <= sizes(wanted_state) + 4 * 2 * len(PARAMS)  # not four times as much, but for padding
+
+
+def test_short_arrays_of_a_dtype_share_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: dict[str, list[Any]] = {"psum_scatter": [], "all_gather": []}
+    for name, called in shapes.items():
+        original = getattr(lax, name)
+        monkeypatch.setattr(
+            lax, name, lambda x, axis, original=original, called=called: called.append((x.shape, x.dtype.name)) or original(x, axis)
+        )
+    sharded = optim.shard_states(optim.sgd(0.1), "data")
+    grads = {**GRADS, "half": np.ones((4, 3), np.float16)}
+    updates, _ = vf.vmap(lambda g: sharded.update(g, sharded.init(g)), axis_name="data")(grads)
+    assert set(shapes["psum_scatter"]) == {((4, 4 + 1 + 0 + 2), "float32"), ((4, 16385), "float32"), ((4, 1), "float16")}
+    assert set(shapes["all_gather"]) == {((7,), "float32"), ((16385,), "float32"), ((1,), "float16")}
+    assert {name: x.dtype.name for name, x in updates.items()} == {name: "float16" if name == "half" else "float32" for name in grads}
+    np.testing.assert_array_equal(updates["half"], np.full((4, 3), np.float16(-0.1)))
 
 
 def test_a_whole_state_is_shared_out_again() -> None:

@@ -12,6 +12,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import P, lax
+from volta_fn.compiler import pipeline
 from volta_fn.compiler.passes.shards import LocalProgram, local_program
 from volta_fn.core.devices.device import Device
 from volta_fn.core.jaxpr import check_jaxpr, sub_jaxprs
@@ -62,7 +63,7 @@ def test_other_operations_have_whole_values(mesh: Any) -> None:
     assert names(program.closed)["whole"] == names(program.closed)["shard"] == 1
     count = names(program.at(mesh.devices[1]))
     assert count["all_gather"] == 1
-    assert not {"shard", "whole", "axis_index"} & set(count)
+    assert not {"shard", "whole"} & set(count)
 
 
 def test_programs_of_control_flow_have_a_device_s_positions(mesh: Any) -> None:
@@ -72,7 +73,31 @@ def test_programs_of_control_flow_have_a_device_s_positions(mesh: Any) -> None:
     first, second = (names(program.at(device)) for device in mesh.devices)
     assert first == second
     assert first["all_gather"] == 1
-    assert not {"shard", "whole", "axis_index"} & set(first)
+    assert not {"shard", "whole"} & set(first)
+
+
+def test_a_position_drops_no_collective_on_one_device_only(mesh: Any) -> None:
+    """The first device of a pipeline reads nothing that arrives, and the last sends nothing on."""
+
+    def results(x: Any) -> Any:
+        def step(arriving: Any, x: Any) -> Any:
+            out = vnp.tanh(vnp.where(lax.axis_index("i") == 0, x, arriving))
+            return lax.ppermute(out, "i", [(0, 1)]), out
+
+        return vnp.where(lax.axis_index("i") == 1, lax.scan(step, vnp.zeros(3), x)[1], 0)
+
+    program = local(vf.shard_map(results, mesh=mesh, in_specs=P(), out_specs=P("i")), mesh, (4, 3))
+    first, second = (names(pipeline.optimize(program.at(device))) for device in mesh.devices)
+    assert first == second
+    assert first["ppermute"] == 1
+
+
+def test_positions_are_constants_without_collectives(mesh: Any) -> None:
+    mapped = vf.shard_map(
+        lambda x: lax.fori_loop(0, 3, lambda _, x: x * lax.axis_index("i"), x), mesh=mesh, in_specs=P("i"), out_specs=P("i")
+    )
+    program = local(mapped, mesh, (8,), specs=(P("i"),))
+    assert all("axis_index" not in names(program.at(device)) for device in mesh.devices)
 
 
 def test_an_argument_that_is_split_in_two_ways_is_whole(mesh: Any) -> None:

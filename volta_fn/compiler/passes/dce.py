@@ -34,7 +34,7 @@ from volta_fn.primitives.collectives import (
 from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.convolution import conv_general_dilated_p
 from volta_fn.primitives.data_movement.movement import reshape_p, transpose_p
-from volta_fn.primitives.data_movement.slicing import pad_p
+from volta_fn.primitives.data_movement.slicing import pad_p, slice_p
 from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.loops import cond_p, while_p
@@ -201,7 +201,7 @@ _SLOW_PRIMITIVES = frozenset(
 
 
 #: Primitives, beside elementwise ones, of equations that are computed as early as an operand of a sum can be.
-_RESHAPING = frozenset([convert_element_type_p, reshape_p, transpose_p, pad_p])
+_RESHAPING = frozenset([convert_element_type_p, reshape_p, transpose_p, pad_p, slice_p])
 
 
 def _with_early_sums(closed: ClosedJaxpr, moved_sums: frozenset[Primitive] = frozenset()) -> ClosedJaxpr:
@@ -232,6 +232,32 @@ def _with_early_sums(closed: ClosedJaxpr, moved_sums: frozenset[Primitive] = fro
 
 def _prepares(eqn: Equation) -> bool:
     return bool(eqn.primitive.arity or eqn.primitive in _RESHAPING) and not is_pinned(eqn.primitive) and not eqn.primitive.multiple_results
+
+
+def _with_late_gathers(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Move gathers, with what only prepares their results, to what reads these first.
+
+    Devices run collectives in the program's order, so parameters arrive in the order in which layers need them.
+    """
+    eqns = closed.eqns
+    gathered: set[Atom] = set()
+    moved: list[bool] = []
+    for eqn in eqns:
+        operands = {v for v in eqn.invars if isinstance(v, Var)}
+        moved.append(eqn.primitive is all_gather_p or (_prepares(eqn) and bool(operands) and operands <= gathered))
+        if moved[-1]:
+            gathered.update(eqn.outvars)
+    if not gathered:
+        return closed
+    #: The place of the equation that reads a value first, and of each equation.
+    reads: dict[Atom, int] = {}
+    places = [*range(len(eqns))]
+    for number in reversed(range(len(eqns))):
+        if moved[number]:
+            places[number] = min([reads.get(v, len(eqns)) for v in eqns[number].outvars])
+        reads.update({v: min(reads.get(v, len(eqns)), places[number]) for v in eqns[number].invars if isinstance(v, Var)})
+    order = sorted(range(len(eqns)), key=lambda number: (places[number], not moved[number]))
+    return closed.replace(eqns=[eqns[number] for number in order])
 
 
 class _Sum(NamedTuple):
@@ -288,31 +314,28 @@ _DEVICE_BUCKET = 1 << 24
 def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> ClosedJaxpr:
     """Split sums that devices compute among each other by when operands are computed.
 
-    Nothing waits for such a sum but what reads its results, so that it overlaps with the rest; so do sums of rows. Operands that were
-    converted to float32, as gradients of casts are, travel as what they were: their sum is the same. A process's position becomes a
-    constant. `sums` says whether devices compute a sum.
+    Nothing waits for such a sum but what reads its results, so that it overlaps with the rest; so do sums of rows, and gathers. Operands
+    that were converted to float32, as gradients of casts are, travel as what they were: their sum is the same. Without collectives, a
+    process's position becomes a constant. `sums` says whether devices compute a sum.
     """
     world = distribution.current()
     if world.size == 1 or not process_axes(closed):
         return closed
-    closed = _with_early_sums(closed, frozenset([reduce_scatter_p]))
+    if not communicates(closed):
+        return with_positions(closed, lambda eqn: distribution.members_of(eqn.params["axis_names"], None).index(world.rank))
+    closed = _with_late_gathers(_with_early_sums(closed, frozenset([reduce_scatter_p])))
     definitions = {v: number for number, eqn in enumerate(closed.eqns) for v in eqn.outvars}
     narrow: dict[Atom, Atom] = {eqn.outvars[0]: eqn.invars[0] for eqn in closed.eqns if _widens(eqn)}
     starts: dict[int, list[Equation]] = {}
-    positions: dict[Atom, Atom] = {}
     replaced: set[int] = set()
     for number, eqn in enumerate(closed.eqns):
-        if eqn.primitive is axis_index_p:
-            index = distribution.members_of(eqn.params["axis_names"], None).index(world.rank)
-            positions[eqn.outvars[0]] = Literal(from_host(np.array(index, np.int32)))
-            replaced.add(number)
-        elif eqn.primitive is psum_p and sums(eqn):
-            total = eqn if eqn.params["compression"] is not None else eqn.replace([narrow.get(v, v) for v in eqn.invars])
-            for operands, start in arranged_operands(total, definitions, _DEVICE_BUCKET):
-                outs = [total.outvars[i] for i in operands]
-                params = {**total.params, "dtypes": tuple([v.aval.dtype for v in outs])}
-                part = Equation(psum_bucket_p, [total.invars[i] for i in operands], outs, params, total.position)
-                starts.setdefault(start, []).append(part)
+        if eqn.primitive is psum_p and sums(eqn):
+            for total in _by_dtypes(eqn if eqn.params["compression"] is not None else eqn.replace([narrow.get(v, v) for v in eqn.invars])):
+                for operands, start in arranged_operands(total, definitions, _DEVICE_BUCKET):
+                    outs = [total.outvars[i] for i in operands]
+                    params = {**total.params, "dtypes": tuple([v.aval.dtype for v in outs])}
+                    part = Equation(psum_bucket_p, [total.invars[i] for i in operands], outs, params, total.position)
+                    starts.setdefault(start, []).append(part)
             replaced.add(number)
     if not replaced:
         return closed
@@ -320,8 +343,39 @@ def bucket_sums(closed: ClosedJaxpr, sums: Callable[[Equation], bool]) -> Closed
     for number in range(len(closed.eqns) + 1):
         eqns += starts.get(number, [])
         eqns += [] if number in replaced else closed.eqns[number : number + 1]
-    outvars = [positions.get(v, v) for v in closed.jaxpr.outvars]
-    return closed.replace(eqns=[eqn.replace([positions.get(v, v) for v in eqn.invars]) for eqn in eqns], outvars=outvars)
+    return closed.replace(eqns=eqns)
+
+
+def _by_dtypes(eqn: Equation) -> list[Equation]:
+    """Divide a sum by the dtypes of its operands and results.
+
+    Kernels do not mix them, and so the sum of a loss does not wait for gradients of another dtype.
+    """
+    groups: dict[tuple[np.dtype, np.dtype], list[int]] = {}
+    for number, (operand, out) in enumerate(zip(eqn.invars, eqn.outvars, strict=True)):
+        groups.setdefault((operand.aval.dtype, out.aval.dtype), []).append(number)
+    return [eqn.replace([eqn.invars[i] for i in group], [eqn.outvars[i] for i in group]) for group in groups.values()]
+
+
+@program_cache
+def communicates(closed: ClosedJaxpr) -> bool:
+    """Return whether a program has collectives.
+
+    All of its devices must then run the same collectives in the same order. So none may know its position before the program is lowered:
+    by that constant it might drop, or move, a collective for which others wait.
+    """
+    return any(eqn.primitive in COLLECTIVES or any(map(communicates, sub_jaxprs(eqn.params))) for eqn in closed.eqns)
+
+
+def with_positions(closed: ClosedJaxpr, position: Callable[[Equation], int]) -> ClosedJaxpr:
+    """Return a program in which a device's positions along axes are constants."""
+    positions: dict[Atom, Atom] = {
+        eqn.outvars[0]: Literal(from_host(np.array(position(eqn), np.int32))) for eqn in closed.eqns if eqn.primitive is axis_index_p
+    }
+    if not positions:
+        return closed
+    eqns = [eqn.replace([positions.get(v, v) for v in eqn.invars]) for eqn in closed.eqns if eqn.primitive is not axis_index_p]
+    return closed.replace(eqns=eqns, outvars=[positions.get(v, v) for v in closed.jaxpr.outvars])
 
 
 def _widens(eqn: Equation) -> bool:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.compiler.ir.kernel import simplify_nested
-from volta_fn.core.arrays.array import ConcreteArray, from_host
+from volta_fn.compiler.passes.dce import communicates, with_positions
+from volta_fn.core.arrays.array import ConcreteArray
 from volta_fn.core.devices.device import Device
 from volta_fn.core.devices.placement import moved, same_placement
 from volta_fn.core.devices.sharding import Mesh, NamedSharding, PartitionSpec, program_shardings
@@ -20,7 +21,6 @@ from volta_fn.core.jaxpr import (
     ClosedJaxpr,
     Equation,
     Jaxpr,
-    Literal,
     Var,
     dce_jaxpr,
     inline_calls,
@@ -30,7 +30,7 @@ from volta_fn.core.jaxpr import (
 )
 from volta_fn.core.trace import ProcessAxis
 from volta_fn.primitives.call import jit_p
-from volta_fn.primitives.collectives import axis_index_p, shard_p, whole_p
+from volta_fn.primitives.collectives import shard_p, whole_p
 
 
 class LocalProgram(NamedTuple):
@@ -42,11 +42,12 @@ class LocalProgram(NamedTuple):
     out_shardings: list[NamedSharding]
 
     def at(self, device: Device) -> ClosedJaxpr:
-        """Return the program of a device.
+        """Return the program of a device, on which its constants are.
 
-        Its positions along axes are constants, and constants are on it.
+        Without collectives, its positions along axes are constants.
         """
-        return _at(self.closed, device)
+        placed = _placed(self.closed, device)
+        return placed if communicates(placed) else _numbered(placed, device)
 
 
 @program_cache
@@ -58,24 +59,23 @@ def local_program(closed: ClosedJaxpr, devices: tuple[Device, ...], shardings: t
     return _Localisation(closed, devices, shardings).program()
 
 
-def _at(closed: ClosedJaxpr, device: Device) -> ClosedJaxpr:
+def _placed(closed: ClosedJaxpr, device: Device) -> ClosedJaxpr:
+    """Return a program in terms of shards, with constants on a device."""
     if not _depends_on_device(closed):
         return closed
     flat = inline_calls(inline_calls(inline_calls(closed, of=jit_p), of=shard_p), of=whole_p)
-    positions: dict[Atom, Atom] = {}
-    eqns: list[Equation] = []
-    for eqn in flat.eqns:
-        if eqn.primitive is axis_index_p:
-            (axis,) = eqn.params["axis_names"]
-            index = axis.grid.group((axis.name,), device.id).index(device.id)
-            positions[eqn.outvars[0]] = Literal(from_host(np.array(index, np.int32)))
-        else:
-            eqns.append(eqn.replace(invars=[positions.get(v, v) for v in eqn.invars]))
-    outvars = [positions.get(v, v) for v in flat.jaxpr.outvars]
-    placed = ClosedJaxpr(
-        Jaxpr(flat.constvars, flat.invars, outvars, eqns), [moved(c, device) for c in flat.consts if isinstance(c, ConcreteArray)]
-    )
-    return simplify_nested(placed, lambda inner: _at(inner, device))
+    placed = ClosedJaxpr(flat.jaxpr, [moved(c, device) for c in flat.consts if isinstance(c, ConcreteArray)])
+    return simplify_nested(placed, lambda inner: _placed(inner, device))
+
+
+def _numbered(closed: ClosedJaxpr, device: Device) -> ClosedJaxpr:
+    """Return a program with constants for a device's positions."""
+
+    def position(eqn: Equation) -> int:
+        (axis,) = eqn.params["axis_names"]
+        return int(axis.grid.group((axis.name,), device.id).index(device.id))
+
+    return simplify_nested(with_positions(closed, position), lambda inner: _numbered(inner, device))
 
 
 @program_cache

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -528,6 +528,28 @@ def _joined(row: Any, like: Any, axis_name: Any) -> Array:
     return flat[: vnp.size(like)].reshape(vnp.shape(like))
 
 
+#: Elements of a row below which it shares a message with others: a message takes longer than so few bytes.
+_SHORT_ROW = 1 << 14
+
+
+def _together(columns: Sequence[Any], move: Callable[[Any], Any]) -> list[Any]:
+    """Apply a function of rows to several arrays.
+
+    It is called once for all short ones of a dtype, joined along the last axis, which it leaves alone.
+    """
+    results = [*columns]
+    groups: dict[Any, list[int]] = {}
+    for number, rows in enumerate(columns):
+        groups.setdefault(rows.dtype if rows.shape[-1] < _SHORT_ROW else number, []).append(number)
+    for numbers in groups.values():
+        moved = move(vnp.concatenate([columns[i] for i in numbers], -1))
+        begin = 0
+        for i in numbers:
+            results[i] = moved[..., begin : begin + columns[i].shape[-1]]
+            begin += columns[i].shape[-1]
+    return results
+
+
 def shard_states(inner: GradientTransformation, axis_name: str, *, average: bool = True) -> GradientTransformationExtraArgs:
     """Keep a shard of the optimizer's state in each process (ZeRO-1).
 
@@ -552,15 +574,22 @@ def shard_states(inner: GradientTransformation, axis_name: str, *, average: bool
     def init(params: Params) -> OptState:
         return transform.init(tree.map(lambda p: _local_row(p, axis_name), params))
 
-    def local_gradient(gradient: Any) -> Array:
+    def local_gradients(updates: Updates) -> Updates:
         if not average:
-            return _local_row(gradient, axis_name)
-        return lax.psum_scatter(_rows(gradient, axis_name), axis_name) / lax.axis_size(axis_name)
+            return tree.map(lambda g: _local_row(g, axis_name), updates)
+        leaves, structure = tree.flatten(updates)
+        totals = _together([_rows(g, axis_name) for g in leaves], lambda rows: lax.psum_scatter(rows, axis_name))
+        return tree.unflatten(structure, [total / lax.axis_size(axis_name) for total in totals])
+
+    def joined(updates: Updates, like: Updates) -> Updates:
+        shapes, structure = tree.flatten(like)
+        rows = _together(tree.leaves(updates), lambda row: lax.all_gather(row, axis_name))
+        return tree.unflatten(structure, [x.ravel()[: vnp.size(y)].reshape(vnp.shape(y)) for x, y in zip(rows, shapes, strict=True)])
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra_args: Any) -> tuple[Updates, OptState]:
         shards = None if params is None else tree.map(lambda p: _local_row(p, axis_name), params)
-        local_updates, state = transform.update(tree.map(local_gradient, updates), state, shards, **extra_args)
-        return tree.map(lambda row, like: _joined(row, like, axis_name), local_updates, updates), state
+        local_updates, state = transform.update(local_gradients(updates), state, shards, **extra_args)
+        return joined(local_updates, updates), state
 
     return GradientTransformationExtraArgs(init, update)
 

@@ -217,6 +217,32 @@ def test_a_training_step_by_data_parallelism_is_that_of_one_device(machine: Mach
         program(before, x)
 
 
+def test_a_pipeline_of_stages_is_their_composition(machine: Machine) -> None:
+    """The first stage reads nothing that arrives, and the second sends nothing on."""
+    draw = np.random.default_rng(0)
+    w, x = draw.normal(size=(2, 3, 3)).astype(np.float32), draw.normal(size=(2, 4, 3)).astype(np.float32)
+
+    def loss(w: Any, x: Any) -> Any:
+        position = lax.axis_index("i")
+
+        def step(arriving: Any, x: Any) -> Any:
+            out = vnp.tanh(vnp.where(position == 0, x, arriving) @ w)
+            return lax.ppermute(out, "i", [(0, 1)]), out
+
+        outs = lax.scan(step, vnp.zeros_like(x[0]), vnp.concatenate([x, vnp.zeros_like(x[:1])]))[1]
+        return vnp.sum(vnp.where(position == 1, outs[1:], 0) ** 2)
+
+    def step(w: Any, x: Any) -> Any:
+        value, gradient = vf.value_and_grad(loss)(w[0], x)
+        return lax.psum(value, "i"), gradient[None]
+
+    mapped = vf.shard_map(step, mesh=machine.mesh((2,), "i"), in_specs=(P("i"), P()), out_specs=(P(), P("i")), check_vma=False)
+    with vf.default_device("cpu"):
+        expected = vf.value_and_grad(lambda w: vnp.sum(vnp.tanh(vnp.tanh(x @ w[0]) @ w[1]) ** 2))(w)
+    same(vf.jit(mapped)(w, x), expected, 1e-4)
+    assert machine.host_steps() == [{}, {}]
+
+
 def test_donated_shards_give_their_memory(machine: Machine) -> None:
     sharding = vf.NamedSharding(machine.mesh((2,), "i"), P("i"))
     program = vf.jit(machine.by_rows(lambda x: x + lax.psum(1.0, "i") * lax.axis_index("i")), donate_argnums=0)

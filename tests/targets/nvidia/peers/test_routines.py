@@ -22,11 +22,16 @@ from volta_fn.targets.wgsl.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.target import RoutineCache
 
 
+def be(rank: int) -> None:
+    """Be one of two processes."""
+    world: Any = SimpleNamespace(rank=rank, size=2, drivers=("nvidia", "nvidia"), limit=300.0, check_program=lambda closed, driver: None)
+    distribution.set_current(world)
+
+
 @pytest.fixture(autouse=True)
 def two_processes() -> Iterator[None]:
     """Be the second of two processes."""
-    world: Any = SimpleNamespace(rank=1, size=2, drivers=("nvidia", "nvidia"), limit=300.0, check_program=lambda closed, driver: None)
-    distribution.set_current(world)
+    be(1)
     yield
     distribution.set_current(distribution.ALONE)
 
@@ -75,6 +80,43 @@ def test_a_position_is_a_constant() -> None:
     assert "1.0f" in "".join(plan.shaders())
 
 
+def pipelined(w: Any, x: Any) -> Any:
+    """Return the loss of two stages, of which the second one has the results, and its gradients."""
+    position = lax.axis_index("i")
+
+    def loss(w: Any, x: Any) -> Any:
+        def step(arriving: Any, x: Any) -> Any:
+            out = vnp.tanh(vnp.where(position == 0, x, arriving) @ w)
+            return lax.ppermute(out, "i", [(0, 1)]), out
+
+        outs = lax.scan(step, vnp.zeros_like(x[0]), vnp.concatenate([x, vnp.zeros_like(x[:1])]))[1]
+        return vnp.sum(vnp.where(position == 1, outs[1:], 0) ** 2)
+
+    value, (first, second) = vf.value_and_grad(loss, (0, 1))(w, x)
+    return lax.psum(value, "i")[None], first, lax.psum(second, "i")
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (pipelined, [(3, 3), (4, 2, 3)]),
+        (lambda x: vnp.where(lax.axis_index("i") == 0, lax.psum(x, "i"), x), [(5,)]),
+        (lambda x: lax.cond(lax.axis_index("i") == 0, lambda x, y: x, lambda x, y: y, x, lax.pmax(x, "i")), [(5,)]),
+        (lambda x: lax.dynamic_index_in_dim(vnp.stack([lax.psum(x, "i"), lax.pmax(x, "i")]), lax.axis_index("i"), keepdims=False), [(5,)]),
+    ],
+    ids=["pipeline", "where", "cond", "slice"],
+)
+def test_all_processes_have_the_same_collectives_in_the_same_order(function: Any, shapes: list[tuple[int, ...]]) -> None:
+    collectives = []
+    for rank in (0, 1):
+        be(rank)
+        plan = planned(function, *shapes)
+        assert not plan.on_host
+        collectives.append([(run.source, [span.size for span in run.ranges]) for run in exchanges(plan)])
+    assert collectives[0]
+    assert collectives[0] == collectives[1]
+
+
 def test_sums_begin_when_their_operands_are_computed() -> None:
     """Large arrays are summed one by one, the last one of the program first, and small ones together."""
 
@@ -103,6 +145,19 @@ def test_gradients_of_casts_travel_in_16_bits() -> None:
     assert [p.size for p in dispatch.ranges] == [2 * 256, 2 * 1024 * 256, 4 * 256, 4 * 1024 * 256]
 
 
+def test_the_sum_of_a_loss_does_not_wait_for_gradients() -> None:
+    def step(w: Any) -> Any:
+        loss = lambda w: vnp.sum(vnp.tanh(vnp.ones((64, 1024), "bfloat16") @ w.astype("bfloat16")).astype("float32"))
+        value, gradient = lax.pmean(vf.value_and_grad(loss)(w), "i")
+        return value[None], gradient
+
+    plan = planned(step, (1024, 512))
+    commands = list(runs(plan.commands))
+    first, second = exchanges(plan)
+    assert [span.size for span in (*first.ranges, *second.ranges)] == [4, 4, 2 * 1024 * 512, 4 * 1024 * 512]
+    assert commands.index(second) - commands.index(first) > 1, "the gradient is computed after the loss is sent"
+
+
 def test_a_value_that_is_also_read_elsewhere_travels_in_16_bits() -> None:
     def function(x: Any) -> Any:
         wide = (x * x).astype("float32")
@@ -129,6 +184,15 @@ def test_gradients_of_gathered_parameters_are_summed_early() -> None:
     products = [k for k, run in enumerate(commands) if (header := header_of(run.source)) is not None and not header.peers]
     assert len(exchanges(plan)) == 4
     assert scattered < products[-1], "the sum of the second gradient waits for the first"
+
+
+def test_parameters_are_gathered_in_the_order_of_their_use() -> None:
+    def product(first: Any, second: Any, third: Any) -> Any:
+        a, b, c = (lax.all_gather(row.astype("bfloat16"), "i", tiled=True).reshape(-1, 64) for row in (first, second, third))
+        return vnp.tanh(vnp.tanh(vnp.ones((8, 96), "bfloat16") @ c) @ b) @ a.T
+
+    plan = planned(product, (1024,), (2048,), (3072,))
+    assert [run.ranges[0].size for run in exchanges(plan)] == [2 * 3072, 2 * 2048, 2 * 1024]
 
 
 def test_collectives_in_loops_and_branches() -> None:

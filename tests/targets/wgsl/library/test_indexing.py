@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from tests.targets.reference import reference
 from tests.targets.wgsl.library.checking import check, least_capabilities, results
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.devices import distribution
+from volta_fn.core.trace import ProcessAxis, ProcessGrid
 from volta_fn.primitives.data_movement.gather import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.targets.wgsl.library.movement import gather
 
@@ -118,3 +121,13 @@ def test_more_workgroups_than_one_dimension_has() -> None:
     params = {"dimension_numbers": ROWS._replace(offset_dims=()), "slice_sizes": (1,), "mode": MODES[0], "fill_value": None}
     (got,) = results("gather", [x, indices], params, least_capabilities()._replace(groups=11), [x])
     np.testing.assert_array_equal(got, x[::-1])
+
+
+@pytest.mark.parametrize(("rank", "rows", "columns"), [(0, 0, 0), (4, 1, 0), (3, 1, 1), (5, 1, 2)])
+def test_positions_along_axes(rank: int, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distribution, "current", lambda: SimpleNamespace(rank=rank, size=6))
+    grid = ProcessGrid(("row", "column"), (2, 3), (0, 1, 2, 4, 3, 5))
+    for name, position in (("row", rows), ("column", columns)):
+        axis_names = (ProcessAxis(name, grid),)
+        (got,) = results("axis_index", [], {"axis_names": axis_names}, least_capabilities(), [np.zeros((), np.int32)])
+        assert got == position

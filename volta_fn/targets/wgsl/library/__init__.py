@@ -21,13 +21,14 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.cumulative import cumulative, reduce_window, select_and_gather_add, select_and_scatter_add
 from volta_fn.targets.wgsl.library.linalg import cholesky_panel, eigh, lu, qr, svd, triangular_solve
 from volta_fn.targets.wgsl.library.linalg import panel_width as panel_width
-from volta_fn.targets.wgsl.library.movement import bitcast_convert_type, dynamic_slice, dynamic_update_slice, gather
+from volta_fn.targets.wgsl.library.movement import axis_index, bitcast_convert_type, dynamic_slice, dynamic_update_slice, gather
 from volta_fn.targets.wgsl.library.scatter import scatter
 from volta_fn.targets.wgsl.library.sort import sort, top_k
 from volta_fn.targets.wgsl.routine import Routine
 
 #: Primitive name -> maker of its routine, given the operands' types, parameters and the device's capabilities; None if there is none.
 ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCapabilities], Routine | None]] = {
+    "axis_index": axis_index,
     "bitcast_convert_type": bitcast_convert_type,
     "gather": gather,
     **{name: partial(scatter, name=name) for name in ("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max")},

@@ -1,4 +1,4 @@
-"""Data movement: gathers, dynamic slices, and casts by bits."""
+"""Data movement: gathers, dynamic slices, casts by bits, and positions."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from volta_fn.codegen.windows import Dims, Layout, Starts, WindowStart, gather_o
 from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.devices import distribution
 from volta_fn.primitives.data_movement.gather import default_fill, gather_p
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Shader, ShaderArray
 from volta_fn.targets.wgsl.scalars import Number, constant
@@ -361,3 +362,15 @@ def bitcast_convert_type(avals: tuple[ShapedArray, ...], params: dict[str, Any],
     if {operand.dtype, params["new_dtype"]} & dtypes.STORAGE_INTEGERS:
         return None
     return Routine((copy(Shader(capabilities, INVOCATIONS), 0, 1, operand.size * operand.dtype.itemsize),) if operand.size else ())
+
+
+# Positions along axes.
+
+
+def axis_index(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine:
+    """Return the routine that stores the position of this process or device."""
+    shader = Shader(capabilities, 1)
+    position = distribution.members_of(params["axis_names"], None).index(distribution.current().rank)
+    result = shader.buffer(0, _UINT32, written=True)
+    shader.emit(f"{result.name}[0] = {position}u;")
+    return Routine((shader.dispatch(1),))
