@@ -162,12 +162,16 @@ class _GroupForward(GroupKernel):
         (queries,), (keys, values) = self.row_arrays, self.column_arrays
         query = f.plus(self.first, self.first_row)
 
-        def weigh(logits: list[Value], tile_number: Value, state: list[Value]) -> tuple[list[Value], list[Value], list[Value]]:
+        def weigh(
+            logits: list[Value], tile_number: Value, state: list[Value], is_masked: bool | None
+        ) -> tuple[list[Value], list[Value], list[Value]]:
             """Return weights, the statistics of rows, and what earlier sums are scaled by.
 
             The statistics are the largest products, and the sums of weights.
             """
-            nested = masked(self, a, self.nested(logits), query, f.times(tile_number, tile))
+            nested = self.nested(logits)
+            if is_masked is not False:
+                nested = masked(self, a, nested, query, f.times(tile_number, tile), branches=is_masked is None)
             maxima, totals, growths = exponentiate(self, self.factor, nested, state[:2], state[2:4])
             return self.flat(nested), [*maxima, *totals], growths
 
@@ -177,7 +181,7 @@ class _GroupForward(GroupKernel):
         def words_of(weights: list[Value]) -> list[Value]:
             return [word for fragment in self.fragments(self.nested(weights))[0] for word in fragment]
 
-        def multiply_tile(tile_number: Value, state: list[Value]) -> list[Value]:
+        def multiply_tile(tile_number: Value, state: list[Value], is_masked: bool | None) -> list[Value]:
             stage, parity, last, last_parity, *rest = state
             statistics, sums, words = rest[:4], rest[4 : 4 + self.width // 2], rest[4 + self.width // 2 :]
             self.pipelines[0].wait(stage, parity)
@@ -188,7 +192,7 @@ class _GroupForward(GroupKernel):
             self.end_turn()
             logits = self.await_products(logits, 1)
             self.pipelines[0].release(stage)
-            weights, statistics, growths = weigh(logits, tile_number, statistics)
+            weights, statistics, growths = weigh(logits, tile_number, statistics, is_masked)
             self.settle(statistics[2:4])
             sums = self.await_products(sums)
             self.pipelines[1].release(last)
@@ -200,7 +204,7 @@ class _GroupForward(GroupKernel):
         self.pipelines[0].wait(i32(0), i32(0))
         logits = self.await_products(self.begin_products(queries, keys, i32(0)))
         self.pipelines[0].release(i32(0))
-        weights, statistics, _ = weigh(logits, i32(0), [*[first_maximum(a)] * 2, ZERO, ZERO])
+        weights, statistics, _ = weigh(logits, i32(0), [*[first_maximum(a)] * 2, ZERO, ZERO], None)
         begin = [
             *self.pipelines[0].next(i32(0), i32(0)),
             i32(0),
@@ -209,9 +213,7 @@ class _GroupForward(GroupKernel):
             *self.flat(self.zeros(self.width)),
             *words_of(weights),
         ]
-        more = f.compare("icmp ugt", self.count, i32(1))
-        state = f.branch(more, lambda: f.repeat(i32(1), self.count, i32(1), begin, multiply_tile), lambda: begin)
-        last, last_parity, *rest = state[2:]
+        last, last_parity, *rest = self.over_tiles(1, self.first_masked(), False, begin, multiply_tile)[2:]
         self.pipelines[1].wait(last, last_parity)
         sums = self.await_products(self.begin_adding(rest[4 : 4 + self.width // 2], weights_of(rest[4 + self.width // 2 :]), values, last))
-        finish(self, a, self.head, self.first, self.results, [*rest[:4], *sums])
+        finish(self, a, self.head, self.first, self.begin_results(), [*rest[:4], *sums])
