@@ -204,7 +204,7 @@ WIDE = JointSchedule(stages=2, adders=2, retained=False, late=True)
         pytest.param(Case("", heads=2, queries=260, keys=270), JointSchedule(), id="joint"),
         pytest.param(Case("", queries=200, keys=330, causal=True), JointSchedule(), id="joint, causal"),
         pytest.param(Case("", heads=4, groups=2, queries=150, keys=140, causal=True, dtype=FLOAT16), JointSchedule(), id="joint, shared"),
-        pytest.param(Case("", queries=70, keys=140, width=128), WIDE, id="joint, wide"),
+        pytest.param(Case("", queries=140, keys=150, width=128, causal=True), WIDE, id="joint, wide"),
     ],
 )
 def test_gradients_by_warp_groups(case: Case, schedule: GroupSchedule) -> None:
