@@ -77,7 +77,10 @@ class TilePipeline:
         self._full, self._empty = [f.plus(base, i32(offset + k * BARRIER * stages)) for k in range(2)]
 
     def begin(self, readers: int, writers: int = 1) -> None:
-        """Initialise the barriers, by one thread; so many warps read each stage, and so many threads or warps fill it."""
+        """Initialise the barriers, by one thread.
+
+        So many warps read each stage, and so many threads or warps fill it.
+        """
         f = self._f
         for stage in range(self._stages):
             for barriers, arrivals in ((self._full, writers), (self._empty, readers)):

@@ -418,7 +418,7 @@ class GroupByKeys(GroupKernel):
             f.synchronise_warp()
 
     def middle(self) -> tuple[Value | None, bool]:
-        """Return the first tile without masks or with them, and whether it is the tiles before that have them.
+        """Return the tile at which masks end or begin, and whether they end.
 
         Queries see all keys of the warp group from a tile on, unless heads share keys: then the middle is the end.
         """

@@ -301,9 +301,9 @@ class GroupKernel(FragmentKernel, ABC):
     # the warp groups that multiply
 
     def first_masked(self) -> Value | None:
-        """Return the first tile of keys of which some query of the warp group does not see one.
+        """Return the first tile with keys that are hidden from some query.
 
-        That is for blocks of queries; None if all see all.
+        That is of blocks of queries, for the queries of the warp group; None if all see all.
         """
         f, a, tile = self.f, self.a, self.schedule.tile
         ends = [f.quotient(f.plus(self.first, f.times(self.group, ROWS), i32(1)), tile)] if a.causal else []
@@ -392,7 +392,7 @@ class GroupKernel(FragmentKernel, ABC):
         return part(second, self.count, not masked_first, part(first, second, masked_first, begin))
 
     def begin_results(self) -> int:
-        """Return where results pass through shared memory, when warps have done with what lies there."""
+        """Return where results pass through shared memory, when that is free."""
         return self.results
 
     def await_products(self, values: Sequence[Value], remaining: int = 0) -> list[Value]:

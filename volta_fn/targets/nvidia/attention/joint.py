@@ -63,7 +63,7 @@ _THREADS = 256
 
 @dataclass(frozen=True)
 class JointSchedule(GroupSchedule):
-    """A division of the work of a block whose last warp group multiplies for the gradient of Q."""
+    """A division of the work of a block that computes all gradients."""
 
     tile: int = MOST_QUERIES
     stages: int = 3
@@ -85,11 +85,14 @@ class JointSchedule(GroupSchedule):
         return self.least, (512 - self.least - self.last) // self.groups // 8 * 8
 
     def result_bytes(self, width: int) -> int:
-        """Return the bytes of shared memory for the results of a row: none, as they lie where tiles were."""
+        """Return no bytes: results lie where tiles were."""
         return 0
 
     def slopes(self, width: int, operands: int, extra: int) -> int:
-        """Return where tiles of cotangents of logits begin in shared memory; tiles of sums follow."""
+        """Return where tiles of cotangents of logits begin.
+
+        Tiles of sums follow.
+        """
         return -(-(super().shared(width, operands, extra) + BARRIER * (1 + 2 * (_BUFFERS + self.adders))) // _ALIGNMENT) * _ALIGNMENT
 
     def shared(self, width: int, operands: int, extra: int) -> int:
@@ -165,7 +168,7 @@ class _Joint(GroupByKeys):
         return f.plus(self.head, head), f.times(f.minus(i32(_tiles(self.a) - 1), tile), MOST_QUERIES)
 
     def middle(self) -> tuple[Value | None, bool]:
-        """Return the first tile with masks, and that it is not the tiles before that have them."""
+        """Return the tile at which masks begin, and that they do not end there."""
         f, a = self.f, self.a
         if not a.causal:
             return None, False
@@ -223,7 +226,10 @@ class _Joint(GroupByKeys):
         self.slopes.fill(stage)
 
     def begin_results(self) -> int:
-        """Return where results pass through shared memory, when both warp groups have done with the tiles there."""
+        """Return where results pass through shared memory: where tiles were.
+
+        Both warp groups have done with them then.
+        """
         self.f.ptx(f"bar.sync 1, {128 * self.schedule.groups};")
         return self.column_arrays[0].offset
 
@@ -274,7 +280,10 @@ class _Joint(GroupByKeys):
     # the threads that add
 
     def assist(self) -> None:
-        """Append what threads do that add tiles of sums to those in the workspace, each to every so-manieth tile."""
+        """Append what threads do that add tiles of sums to those in the workspace.
+
+        Each has every second tile, or third.
+        """
         f, schedule = self.f, self.schedule
         buffer = f.minus(f.warp, i32(1))
         adds = f.binary("and", f.equals(f.lane, 0), f.below(buffer, f.umin(self.count, i32(schedule.adders))))
@@ -291,7 +300,10 @@ class _Joint(GroupByKeys):
             f.repeat(buffer, self.count, i32(schedule.adders), [i32(0)], add_tile)
 
     def _add_sums(self, tile_number: Value, source: Value) -> None:
-        """Add a tile of sums to those in the workspace when it is the block's turn; the first block stores them."""
+        """Add a tile of sums to those in the workspace, in the block's turn.
+
+        The first block stores them.
+        """
         f, a, number = self.f, self.a, self.block.number
         start, _ = _counters(a)
         head, query = self.position(tile_number)
