@@ -22,6 +22,7 @@ from benchmarks.gpu.products import BFLOAT16, FLOAT16, alternate, on_matrix_unit
 from benchmarks.gpu.suite import Suite, check_and_time
 from volta_fn.targets.nvidia.attention import SCHEDULES
 from volta_fn.targets.nvidia.attention.groups import GroupSchedule
+from volta_fn.targets.nvidia.attention.joint import JointSchedule
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.wgsl.target import RoutineCache
 
@@ -93,6 +94,10 @@ CHECKS = [
     Problem(1, 999, 601, 4, 128, causal=True, groups=2),
     Problem(2, 512, 512, 4, 64, causal=True, dtype=FLOAT16),
     Problem(2, 500, 700, 4, 128, dtype=FLOAT16),
+    Problem(4, 1030, 1100, 6, 64),
+    Problem(1, 4100, 4096, 5, 64, causal=True),
+    Problem(2, 1024, 1300, 8, 128),
+    Problem(1, 4096, 4096, 5, 128, causal=True),
 ]
 
 TIMED = [
@@ -137,6 +142,8 @@ OPTIONS: dict[int, dict[str, list[AttentionSchedule | GroupSchedule]]] = {
             GroupSchedule(2, 64, 4, turns=True),
             GroupSchedule(1, 64, 3, residents=2),
             GroupSchedule(1, 64, 3, retained=True, residents=2),
+            JointSchedule(),
+            JointSchedule(stages=4),
             AttentionSchedule(step=16, retained=False),
         ],
     },
@@ -160,6 +167,7 @@ OPTIONS: dict[int, dict[str, list[AttentionSchedule | GroupSchedule]]] = {
             GroupSchedule(2, 64, 2),
             GroupSchedule(2, 64, 4),
             GroupSchedule(2, 64, 4, turns=True),
+            JointSchedule(stages=2, adders=2, retained=False, late=True),
             AttentionSchedule(warps=8, fragments=1, retained=False, residents=1),
         ],
     },

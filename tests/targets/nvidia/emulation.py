@@ -263,17 +263,20 @@ class Emulator:
             return struct.unpack("<4I", ctypes.string_at(a[0], 16))
         if ".gpu.global" in code:
             return self._count(code, a)
-        if "setmaxnreg" in code or "fence." in code or "commit" in code or "wait.group" in code:
+        if any(name in code for name in ("setmaxnreg", "fence.", "commit", "wait.group", "bulk.wait_group")):
             return []
         return self._synchronise(code, a)
 
     def _count(self, code: str, a: list[Any]) -> Sequence[Any]:
-        """Arrive at a counter in memory, or wait for a number there."""
+        """Arrive at a counter in memory, take a number from it, or wait for a number there."""
         counter = ctypes.c_uint32.from_address(a[0])
         with self._counted:
             if code.startswith("red.release"):
                 counter.value += 1
                 self._counted.notify_all()
+            elif code.startswith("atom."):
+                counter.value += 1
+                return [counter.value - 1]
             else:
                 assert self._counted.wait_for(lambda: counter.value >= a[1], _TIMEOUT), "a counter never reaches its number"
         return []
@@ -294,6 +297,9 @@ class Emulator:
             elif "bulk.shared" in code:
                 ctypes.memmove(self._address(a[0]), a[1], a[2])
                 self._arrive(self._address(a[3]), 0, a[2])
+            elif "bulk.global" in code:
+                target, source = [np.frombuffer((ctypes.c_char * a[2]).from_address(x), np.float32) for x in (a[0], self._address(a[1]))]
+                target[:] = target + source if "add.f32" in code else source
             elif "bulk.tensor" in code:
                 self._copy_box(a, code.count("$") - 3)
             elif "bar." in code:
@@ -301,7 +307,7 @@ class Emulator:
                 state = block.named.setdefault(number, [0, 0])
                 generation = state[1]
                 state[0] += 1
-                if state[0] == 256:
+                if state[0] == int(code.rstrip(";").split(",")[1]):
                     state[:] = 0, generation + 1
                     block.condition.notify_all()
                 elif "sync" in code:

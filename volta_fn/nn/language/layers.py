@@ -566,10 +566,11 @@ class DecoderAttention(Module):
         q, k, v = (row.reshape(*row.shape[:-1], count, self.head_dim) for row, count in zip(rows, counts, strict=True))
         q = q if self.q_norm is None else self.q_norm(q)
         k = k if self.k_norm is None else self.k_norm(k)
-        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
         if rotation is not None:
-            cos, sin = (x[:, None] for x in rotation)  # the same for all heads
+            cos, sin = (x[:, :, None] for x in rotation)  # the same for all heads
             q, k = rotate_pairs(q, cos, sin), rotate_pairs(k, cos, sin)
+        # Only now: the result of attention has its heads where the queries have them in memory, which the next product reads in place.
+        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
         return q, KeysValues(k, v)
 
     def __call__(

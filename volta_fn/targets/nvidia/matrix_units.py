@@ -76,11 +76,14 @@ class TilePipeline:
         self._f, self._stages = f, stages
         self._full, self._empty = [f.plus(base, i32(offset + k * BARRIER * stages)) for k in range(2)]
 
-    def begin(self, warps: int) -> None:
-        """Initialise the barriers, by one thread; so many warps read each stage."""
+    def begin(self, readers: int, writers: int = 1) -> None:
+        """Initialise the barriers, by one thread.
+
+        So many warps read each stage, and so many threads or warps fill it.
+        """
         f = self._f
         for stage in range(self._stages):
-            for barriers, arrivals in ((self._full, 1), (self._empty, warps)):
+            for barriers, arrivals in ((self._full, writers), (self._empty, readers)):
                 f.begin_barrier(f.plus(barriers, i32(BARRIER * stage)), arrivals)
 
     def next(self, stage: Value, parity: Value) -> list[Value]:
@@ -106,6 +109,10 @@ class TilePipeline:
     def wait(self, stage: Value, parity: Value) -> None:
         """Wait until a stage is full."""
         self._f.wait_for_barrier(self._of_stage(self._full, stage), parity)
+
+    def fill(self, stage: Value) -> None:
+        """Tell that this warp has written its part of a stage."""
+        self._f.arrive_in_first_lane(self._of_stage(self._full, stage))
 
     def release(self, stage: Value) -> None:
         """Tell that this warp has read a stage."""

@@ -13,7 +13,8 @@ from volta_fn.compiler.attention import attention_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
 from volta_fn.targets.nvidia.attention.groups import GroupSchedule, has_tensor_maps
-from volta_fn.targets.nvidia.attention.kernels import forward_dispatch, gradient_dispatches, group_dispatch, workspace
+from volta_fn.targets.nvidia.attention.joint import JointSchedule, gradient_dispatches, gradient_workspace
+from volta_fn.targets.nvidia.attention.kernels import forward_dispatch, group_dispatch
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.wgsl.routine import Dispatch
 
@@ -175,12 +176,15 @@ def check_gradients(case: Case, schedule: AttentionSchedule | GroupSchedule) -> 
     a = attention_of(problem.avals(out, statistics, problem.cotangent), problem.form)
     assert a.cotangent is not None
     gradients = [np.full(x.shape, np.nan, case.dtype) for x in problem.gradients]
-    work = np.full(workspace(a) // 4, np.nan, np.float32)
+    work = np.full(gradient_workspace(a, schedule) // 4, np.nan, np.float32)
     buffers = [*problem.operands, out, statistics, problem.cotangent, *gradients, work]
     for dispatch in gradient_dispatches(a, a.cotangent, schedule, schedule):
         run(dispatch, buffers)
     for name, actual, expected in zip("qkv", gradients, problem.gradients, strict=True):
         check(name, actual, expected, 2e-2 if case.dtype == BFLOAT16 else 3e-3)
+
+
+WIDE = JointSchedule(stages=2, adders=2, retained=False, late=True)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +201,10 @@ def check_gradients(case: Case, schedule: AttentionSchedule | GroupSchedule) -> 
         pytest.param(Case("", queries=70, keys=150, width=128, causal=True), GroupSchedule(2, 64, turns=True), id="wide, turns"),
         pytest.param(Case("", queries=150, keys=20, causal=True), GroupSchedule(3, 32), id="three groups"),
         pytest.param(Case("", queries=140, keys=100, width=128, causal=True), GroupSchedule(2, 64, retained=True), id="rows in registers"),
+        pytest.param(Case("", heads=2, queries=260, keys=270), JointSchedule(), id="joint"),
+        pytest.param(Case("", queries=200, keys=330, causal=True), JointSchedule(), id="joint, causal"),
+        pytest.param(Case("", heads=4, groups=2, queries=150, keys=140, causal=True, dtype=FLOAT16), JointSchedule(), id="joint, shared"),
+        pytest.param(Case("", queries=140, keys=150, width=128, causal=True), WIDE, id="joint, wide"),
     ],
 )
 def test_gradients_by_warp_groups(case: Case, schedule: GroupSchedule) -> None:

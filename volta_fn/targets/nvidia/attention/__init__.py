@@ -1,8 +1,8 @@
 """Attention on the matrix units of NVIDIA GPUs, forward and backward.
 
 In the order in which to read: `tiles` (rows in shared memory, their products, the loop over tiles, what kernels by queries and by keys
-share), `groups` (copies, stages and products by `wgmma`), and `kernels` (attention and its gradients, each by `mma.sync` and by `wgmma`).
-Here follows which problems are computed, and by which schedules.
+share), `groups` (copies, stages and products by `wgmma`), `kernels` (attention and its gradients, each by `mma.sync` and by `wgmma`), and `joint`
+(all gradients in one kernel). Here follows which problems are computed, and by which schedules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Form, Window
 from volta_fn.targets.nvidia.attention.groups import GroupSchedule, has_tensor_maps
-from volta_fn.targets.nvidia.attention.kernels import PAIR, forward_dispatch, gradient_dispatches, group_dispatch, workspace
+from volta_fn.targets.nvidia.attention.joint import JointSchedule, gradient_dispatches, gradient_workspace, is_worthwhile
+from volta_fn.targets.nvidia.attention.kernels import PAIR, forward_dispatch, group_dispatch, workspace
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.nvidia.matmul.problem import FORMATS
 from volta_fn.targets.wgsl.attention import attention as shader_attention
@@ -43,12 +44,21 @@ SCHEDULES = {
     64: AttentionSchedules(
         (GroupSchedule(1, 128, 3, residents=2), AttentionSchedule(), _LITTLE),
         (GroupSchedule(1, 64, 3, retained=True, residents=2), AttentionSchedule(step=32), _LITTLE),
-        (GroupSchedule(1, 64, 3, retained=True, residents=2), AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
+        (
+            JointSchedule(),
+            GroupSchedule(1, 64, 3, retained=True, residents=2),
+            AttentionSchedule(warps=8, fragments=1, residents=1),
+            _LITTLE,
+        ),
     ),
     128: AttentionSchedules(
         (GroupSchedule(2, 128), AttentionSchedule(warps=8, fragments=1, residents=1), _LITTLE),
         (GroupSchedule(2, 64, 3, turns=True), AttentionSchedule(warps=8, fragments=1, step=32, residents=1)),
-        (GroupSchedule(2, 64, 4, turns=True), AttentionSchedule(warps=8, fragments=1, step=32, retained=False, residents=1)),
+        (
+            JointSchedule(stages=2, adders=2, retained=False, late=True),
+            GroupSchedule(2, 64, 4, turns=True),
+            AttentionSchedule(warps=8, fragments=1, step=32, retained=False, residents=1),
+        ),
     ),
 }
 
@@ -125,8 +135,9 @@ def attention_gradient(avals: tuple[ShapedArray, ...], params: dict[str, Any], d
     assert a.cotangent is not None
     has_maps = has_tensor_maps(a.q, a.k, a.v, a.cotangent)
     by_queries = _first(schedules.by_queries, a.stack, a.queries, device, has_maps)
-    by_keys = _first(schedules.by_keys, a.groups, a.keys, device, has_maps)
-    return Routine(gradient_dispatches(a, a.cotangent, by_queries, by_keys), (workspace(a),))
+    options = [s for s in schedules.by_keys if is_worthwhile(a) or not isinstance(s, JointSchedule)]
+    by_keys = _first(options, a.groups, a.keys, device, has_maps)
+    return Routine(gradient_dispatches(a, a.cotangent, by_queries, by_keys), (gradient_workspace(a, by_keys),))
 
 
 #: Makers of routines by the name of the instruction.

@@ -32,7 +32,7 @@ from volta_fn.targets.nvidia.matrix_units import (
 from volta_fn.targets.wgsl.routine import Dispatch
 
 #: Features of a box, and terms of one `wgmma`.
-_BOX, _TERMS = 64, 16
+BOX, _TERMS = 64, 16
 
 #: The most axes of a tensor map besides features and rows.
 _HEAD_AXES = 3
@@ -61,6 +61,8 @@ class GroupSchedule:
     retained: bool = False
     #: Blocks that a multiprocessor has room for.
     residents: int = 1
+    #: Whether gradients by keys multiply cotangents by values when weights have been computed and rounded, in the same registers.
+    late: bool = False
 
     @property
     def rows(self) -> int:
@@ -80,12 +82,17 @@ class GroupSchedule:
         """
         return _REGISTERS[self.groups, self.residents]
 
+    def result_bytes(self, width: int) -> int:
+        """Return the bytes of shared memory for the results of a row."""
+        return 2 * width
+
     def shared(self, width: int, operands: int, extra: int) -> int:
         """Return the bytes of shared memory.
 
-        It has the block's rows of `operands` arrays, results, tiles of two arrays with `extra` bytes more for each row, and barriers.
+        It has the block's rows of `operands` arrays, tiles of two arrays with `extra` bytes more for each row, results, and barriers.
         """
-        return 2 * (operands + 1) * self.rows * width + self.stages * self.tile * (4 * width + extra) + BARRIER * (1 + 4 * self.stages)
+        rows = self.rows * (2 * operands * width + self.result_bytes(width))
+        return rows + self.stages * self.tile * (4 * width + extra) + BARRIER * (1 + 4 * self.stages)
 
 
 def has_tensor_maps(*arrays: Rows) -> bool:
@@ -129,7 +136,7 @@ class GroupArray(NamedTuple):
         rows, heads = self.rows, self.rows.heads
         dims = rows.width, rows.count, *[heads.sizes[axis] for axis in self.axes]
         strides = rows.step, *[heads.strides[axis] for axis in self.axes]
-        box = _BOX, self.tile, *[1 for _ in self.axes]
+        box = BOX, self.tile, *[1 for _ in self.axes]
         return TensorMap(self.binding, rows.dtype.name, 0, dims, tuple([2 * stride for stride in strides]), box)
 
 
@@ -172,11 +179,12 @@ class GroupKernel(FragmentKernel, ABC):
                 offset += count * arrays[-1].bytes
         self.results = offset
         #: Bytes more of a tile, and where the first tile's are.
-        self.extra_bytes, self.extra = extra * schedule.tile, offset + 2 * schedule.rows * a.q.width
+        self.extra_bytes, self.extra = extra * schedule.tile, offset + schedule.rows * schedule.result_bytes(a.q.width)
+        #: The address of shared memory, and where barriers are.
         self.base = f.shared_base()
         barriers = self.extra + schedule.stages * self.extra_bytes
         #: The barrier that tells that the block's rows have arrived, and those of each array of tiles.
-        self._begun = f.plus(self.base, i32(barriers))
+        self.begun = f.plus(self.base, i32(barriers))
         places = [barriers + BARRIER * (1 + 2 * schedule.stages * side) for side in range(2)]
         self.pipelines = [TilePipeline(f, self.base, place, schedule.stages) for place in places]
 
@@ -194,9 +202,10 @@ class GroupKernel(FragmentKernel, ABC):
         """Return the module."""
         f, registers = self.f, self.schedule.registers
         with f.only_if(f.equals(f.thread, 0)):
-            f.begin_barrier(self._begun, len(self.row_arrays))
+            f.begin_barrier(self.begun, len(self.row_arrays))
             for pipeline in self.pipelines:
                 pipeline.begin(4 * self.schedule.groups)
+            self.begin_barriers()
             f.publish_barriers()
         f.synchronise()
         f.do(f"br {f.below(f.warp, 4)}, label %copies, label %multiplies")
@@ -204,12 +213,14 @@ class GroupKernel(FragmentKernel, ABC):
         f.ptx(f"setmaxnreg.dec.sync.aligned.u32 {registers[0]};")
         with f.only_if(f.equals(f.thread, 0)):
             self._copy()
+        self.assist()
         f.do("br label %end")
         f.label("multiplies")
+        self.divide_groups()
         f.ptx(f"setmaxnreg.inc.sync.aligned.u32 {registers[1]};")
         #: The number of the thread's warp group among those that multiply.
         self.group = f.minus(f.quotient(f.warp, 4), i32(1))
-        f.wait_for_barrier(self._begun, i32(0))
+        f.wait_for_barrier(self.begun, i32(0))
         #: The left operands of the products of each array of rows, by its binding.
         self._left = {array.binding: self._terms_of_rows(array) for array in self.row_arrays}
         self.compute()
@@ -220,6 +231,15 @@ class GroupKernel(FragmentKernel, ABC):
     @abstractmethod
     def compute(self) -> None:
         """Append what a warp group computes when the block's rows have arrived."""
+
+    def begin_barriers(self) -> None:
+        """Initialise further barriers, if there are any."""
+
+    def assist(self) -> None:
+        """Append what other warps do of the warp group that copies, if they do anything."""
+
+    def divide_groups(self) -> None:
+        """Append what warp groups do that neither copy nor `compute`, if there are any."""
 
     # the warp group that copies
 
@@ -233,8 +253,8 @@ class GroupKernel(FragmentKernel, ABC):
     def _copy(self) -> None:
         f = self.f
         for array in self.row_arrays:
-            f.expect_bytes(self._begun, array.bytes)
-            self._copy_rows(array, i32(0), self.head, self.first, self._begun)
+            f.expect_bytes(self.begun, array.bytes)
+            self._copy_rows(array, i32(0), self.head, self.first, self.begun)
 
         def copy_tile(side: int, tile_number: Value, stage: Value, parity: Value) -> None:
             array, pipeline, (head, first) = self.column_arrays[side], self.pipelines[side], self.position(tile_number)
@@ -269,16 +289,26 @@ class GroupKernel(FragmentKernel, ABC):
         """
         f = self.f
         positions = f.coordinates(head, array.rows.heads.sizes)
-        to = self._tile(array, stage)
-        for begin in range(0, array.rows.width, _BOX):
+        to = self.tile_address(array, stage)
+        for begin in range(0, array.rows.width, BOX):
             box = [i32(begin), first, *[positions[axis] for axis in array.axes]]
-            f.copy_box(f.plus(to, i32(begin // _BOX * array.tile * ROW)), array.pointer, box, barrier)
+            f.copy_box(f.plus(to, i32(begin // BOX * array.tile * ROW)), array.pointer, box, barrier)
 
-    def _tile(self, array: GroupArray, stage: Value) -> Value:
+    def tile_address(self, array: GroupArray, stage: Value) -> Value:
         """Return the address of a tile."""
         return self.f.plus(self.base, i32(array.offset), self.f.times(stage, array.bytes))
 
     # the warp groups that multiply
+
+    def first_masked(self) -> Value | None:
+        """Return the first tile with keys that are hidden from some query.
+
+        That is of blocks of queries, for the queries of the warp group; None if all see all.
+        """
+        f, a, tile = self.f, self.a, self.schedule.tile
+        ends = [f.quotient(f.plus(self.first, f.times(self.group, ROWS), i32(1)), tile)] if a.causal else []
+        ends += [i32(a.keys // tile)] if a.keys % tile else []
+        return f.umin(*ends) if len(ends) == 2 else ends[0] if ends else None
 
     def take_turn(self) -> None:
         """Wait until the warp group before has begun its products, if they take turns."""
@@ -304,7 +334,7 @@ class GroupKernel(FragmentKernel, ABC):
         The tile's rows are columns of the result.
         """
         f = self.f
-        descriptor = f.descriptor(self._tile(right, stage), 16)
+        descriptor = f.descriptor(self.tile_address(right, stage), 16)
         terms = [SharedMatrix(descriptor, further) for further in self._terms(right)]
         steps = [GroupStep(*operands) for operands in zip(self._left[left.binding], terms, strict=True)]
         return GroupProduct(self.dtype, right.tile).begin(f, steps)
@@ -316,12 +346,12 @@ class GroupKernel(FragmentKernel, ABC):
             descriptor = f.descriptor(f.plus(self.base, i32(array.offset), f.times(self.group, ROWS * ROW)), 16)
             return [SharedMatrix(descriptor, further) for further in self._terms(array)]
         places = fragment_addresses(f, ROW, self.first_row, i32(0), ROW // UNIT, crossed=False)
-        boxes = [array.offset + box * array.tile * ROW for box in range(self.width // _BOX)]
+        boxes = [array.offset + box * array.tile * ROW for box in range(self.width // BOX)]
         return [f.load_matrices(f.shared(f.plus(place, i32(box))), transposed=False) for box in boxes for place in places]
 
     def _terms(self, array: GroupArray) -> list[int]:
         """Return where the terms of each `wgmma` begin in a tile, in units of 16 bytes."""
-        places = [divmod(term, _BOX) for term in range(0, self.width, _TERMS)]
+        places = [divmod(term, BOX) for term in range(0, self.width, _TERMS)]
         return [(box * array.tile * ROW + 2 * inside) >> 4 for box, inside in places]
 
     def begin_adding(self, sums: Sequence[Value], left: Fragments, right: GroupArray, stage: Value) -> list[Value]:
@@ -330,22 +360,28 @@ class GroupKernel(FragmentKernel, ABC):
         The tile's rows are terms, and its features columns of the result.
         """
         f, (fragments,) = self.f, left
-        descriptor = f.descriptor(self._tile(right, stage), right.tile * ROW)
+        descriptor = f.descriptor(self.tile_address(right, stage), right.tile * ROW)
         terms = [SharedMatrix(descriptor, (_TERMS * k * ROW) >> 4) for k in range(len(fragments))]
         steps = [GroupStep(*operands) for operands in zip(fragments, terms, strict=True)]
         return GroupProduct(self.dtype, self.width, right_across=True).begin(f, steps, sums)
 
-    def over_tiles(self, middle: Value | None, masked_first: bool, begin: Sequence[Value], body: TileBody) -> list[Value]:
-        """Append the loop over all tiles, of which there is one at least.
+    def over_tiles(self, start: int, middle: Value | None, masked_first: bool, begin: Sequence[Value], body: TileBody) -> list[Value]:
+        """Append the loop over tiles from `start` on.
 
-        The body is ``body(number, state, is_masked)``. With rows in registers there are two loops, of tiles before and from `middle` on;
-        masks are needed in one of them, the first if `masked_first`. So no body branches before its products have ended, where ptxas 13.0
-        changes registers that they still read. Otherwise, or if `middle` is None, `is_masked` is None: then the body has to find out.
+        The body is ``body(number, state, is_masked)``. If it masks while products with rows in registers are under way, there are two
+        loops, of tiles before and from `middle` on; masks are needed in one of them, the first if `masked_first`. So no body branches
+        before these products have ended, where ptxas 13.0 changes registers that they still read. Otherwise, or if `middle` is None,
+        `is_masked` is None: then the body has to find out.
         """
-        f = self.f
-        if middle is None or not self.schedule.retained:
-            return f.repeat(i32(0), self.count, i32(1), begin, lambda number, state: body(number, state, None))
-        first, second = i32(0), f.umin(middle, self.count)
+        f, first = self.f, i32(start)
+        if middle is None or not (self.schedule.retained or self.is_second_later):
+
+            def loop_over_all() -> list[Value]:
+                return f.repeat(first, self.count, i32(1), begin, lambda number, state: body(number, state, None))
+
+            return f.branch(f.below(first, self.count), loop_over_all, lambda: begin) if start else loop_over_all()
+        second = f.umin(middle, self.count)
+        second = f.select(f.below(second, first), first, second) if start else second
 
         def part(start: Value, end: Value, is_masked: bool, state: Sequence[Value]) -> list[Value]:
             def loop() -> list[Value]:
@@ -354,6 +390,10 @@ class GroupKernel(FragmentKernel, ABC):
             return f.branch(f.below(start, end), loop, lambda: state)
 
         return part(second, self.count, not masked_first, part(first, second, masked_first, begin))
+
+    def begin_results(self) -> int:
+        """Return where results pass through shared memory, when that is free."""
+        return self.results
 
     def await_products(self, values: Sequence[Value], remaining: int = 0) -> list[Value]:
         """Wait for products, as `matrix_units.await_products` does."""

@@ -25,11 +25,13 @@ from volta_fn.targets.nvidia.attention.tiles import (
     AttentionKernel,
     AttentionSchedule,
     FragmentKernel,
+    Fragments,
     KeyBlock,
     QueryKernel,
     Sums,
     exponent_factor,
     first_maximum,
+    key_block_place,
     key_tiles,
     masked,
     masked_by_keys,
@@ -177,12 +179,16 @@ class _GroupForward(GroupKernel):
         (queries,), (keys, values) = self.row_arrays, self.column_arrays
         query = f.plus(self.first, self.first_row)
 
-        def weigh(logits: list[Value], tile_number: Value, state: list[Value]) -> tuple[list[Value], list[Value], list[Value]]:
+        def weigh(
+            logits: list[Value], tile_number: Value, state: list[Value], is_masked: bool | None
+        ) -> tuple[list[Value], list[Value], list[Value]]:
             """Return weights, the statistics of rows, and what earlier sums are scaled by.
 
             The statistics are the largest products, and the sums of weights.
             """
-            nested = masked(self, a, self.nested(logits), query, f.times(tile_number, tile))
+            nested = self.nested(logits)
+            if is_masked is not False:
+                nested = masked(self, a, nested, query, f.times(tile_number, tile), branches=is_masked is None)
             maxima, totals, growths = exponentiate(self, self.factor, nested, state[:2], state[2:4])
             return self.flat(nested), [*maxima, *totals], growths
 
@@ -192,7 +198,7 @@ class _GroupForward(GroupKernel):
         def words_of(weights: list[Value]) -> list[Value]:
             return [word for fragment in self.fragments(self.nested(weights))[0] for word in fragment]
 
-        def multiply_tile(tile_number: Value, state: list[Value]) -> list[Value]:
+        def multiply_tile(tile_number: Value, state: list[Value], is_masked: bool | None) -> list[Value]:
             stage, parity, last, last_parity, *rest = state
             statistics, sums, words = rest[:4], rest[4 : 4 + self.width // 2], rest[4 + self.width // 2 :]
             self.pipelines[0].wait(stage, parity)
@@ -203,7 +209,7 @@ class _GroupForward(GroupKernel):
             self.end_turn()
             logits = self.await_products(logits, 1)
             self.pipelines[0].release(stage)
-            weights, statistics, growths = weigh(logits, tile_number, statistics)
+            weights, statistics, growths = weigh(logits, tile_number, statistics, is_masked)
             self.settle(statistics[2:4])
             sums = self.await_products(sums)
             self.pipelines[1].release(last)
@@ -215,7 +221,7 @@ class _GroupForward(GroupKernel):
         self.pipelines[0].wait(i32(0), i32(0))
         logits = self.await_products(self.begin_products(queries, keys, i32(0)))
         self.pipelines[0].release(i32(0))
-        weights, statistics, _ = weigh(logits, i32(0), [*[first_maximum(a)] * 2, ZERO, ZERO])
+        weights, statistics, _ = weigh(logits, i32(0), [*[first_maximum(a)] * 2, ZERO, ZERO], None)
         begin = [
             *self.pipelines[0].next(i32(0), i32(0)),
             i32(0),
@@ -224,12 +230,10 @@ class _GroupForward(GroupKernel):
             *self.flat(self.zeros(self.width)),
             *words_of(weights),
         ]
-        more = f.compare("icmp ugt", self.count, i32(1))
-        state = f.branch(more, lambda: f.repeat(i32(1), self.count, i32(1), begin, multiply_tile), lambda: begin)
-        last, last_parity, *rest = state[2:]
+        last, last_parity, *rest = self.over_tiles(1, self.first_masked(), False, begin, multiply_tile)[2:]
         self.pipelines[1].wait(last, last_parity)
         sums = self.await_products(self.begin_adding(rest[4 : 4 + self.width // 2], weights_of(rest[4 + self.width // 2 :]), values, last))
-        finish(self, a, self.head, self.first, self.results, [*rest[:4], *sums])
+        finish(self, a, self.head, self.first, self.begin_results(), [*rest[:4], *sums])
 
 
 # Statistics of queries.
@@ -237,10 +241,10 @@ class _GroupForward(GroupKernel):
 # A first dispatch writes them to a workspace.
 
 # The buffers of the routine.
-_Q, _K, _V, _OUT, _STATISTICS, _COTANGENT, TO_Q, TO_K, TO_V, _WORK = range(10)
+_Q, _K, _V, _OUT, _STATISTICS, _COTANGENT, TO_Q, TO_K, TO_V, WORK = range(10)
 
 #: The first bindings of the kernels of gradients, which follow.
-OPERANDS = _Q, _K, _V, _COTANGENT, _WORK
+OPERANDS = _Q, _K, _V, _COTANGENT, WORK
 
 #: Bytes of a query's numbers in the workspace: the logarithm to base 2 of the sum of its weights' numerators, and δ, both negated.
 PAIR = 8
@@ -253,27 +257,35 @@ _THREADS = 128
 MOST_QUERIES = 64
 
 
-def _padded(a: Attention) -> int:
+def padded(a: Attention) -> int:
     """Return the pairs of a head in the workspace."""
     return -(-a.queries // MOST_QUERIES) * MOST_QUERIES
 
 
 def workspace(a: Attention) -> int:
     """Return the bytes of the workspace."""
-    return PAIR * a.stack * _padded(a)
+    return PAIR * a.stack * padded(a)
 
 
 # The numbers of each query.
 
 
-def statistics_dispatch(a: Attention, cotangent: Rows) -> Dispatch:
-    """Return the dispatch that writes the numbers of each query to the workspace."""
+def statistics_dispatch(a: Attention, cotangent: Rows, zeros: tuple[int, int] | None = None) -> Dispatch:
+    """Return the dispatch that writes the numbers of each query to the workspace.
+
+    It sets words to zero, too: `zeros` are the byte of the first one and their count.
+    """
     f = KernelFunction(0, 4, _THREADS)
     units = a.out.width // ELEMENTS
     line, unit = f.divided(f.thread, units)
     row = f.plus(f.times(f.special("ctaid.x"), _THREADS // units), line)
-    count = a.stack * _padded(a)
-    head, position = f.divided(f.umin(row, i32(count - 1)), _padded(a))
+    count = a.stack * padded(a)
+    if zeros is not None:
+        start, words = zeros
+        number = f.plus(f.times(f.special("ctaid.x"), _THREADS), f.thread)
+        with f.only_if(f.below(number, words)):
+            f.store(i32(0), f.element(f.further(f.bindings[3], i64(start)), f.widened_index(number), 4), 4)
+    head, position = f.divided(f.umin(row, i32(count - 1)), padded(a))
     query = f.umin(position, i32(a.queries - 1))
     results, cotangents = (_unit(f, f.bindings[binding], rows, head, query, unit) for binding, rows in ((0, a.out), (2, cotangent)))
     total = ZERO
@@ -289,7 +301,7 @@ def statistics_dispatch(a: Attention, cotangent: Rows) -> Dispatch:
         exists = f.below(position, a.queries)
         for k, x in enumerate((exponent, total)):
             f.store(f.select(exists, f.let("float", f"fneg {x}"), ZERO), f.further(to, i64(4 * k)), 8 - 4 * k)
-    buffers, blocks = (_OUT, _STATISTICS, _COTANGENT, _WORK), -(-count * units // _THREADS)
+    buffers, blocks = (_OUT, _STATISTICS, _COTANGENT, WORK), -(-count * units // _THREADS)
     return kernel_dispatch(KernelHeader(_THREADS, 0), buffers, 1, f.text(), blocks)
 
 
@@ -308,7 +320,7 @@ def _unit(f: KernelFunction, base: Value, rows: Rows, head: Value, row: Value, u
 
 def pair_pointer(f: KernelFunction, a: Attention, binding: int, head: Value, query: Value) -> Value:
     """Return the pointer to the numbers of a query in the workspace."""
-    return f.further(f.bindings[binding], f.times(f.plus(f.times(head, _padded(a)), query), PAIR))
+    return f.further(f.bindings[binding], f.times(f.plus(f.times(head, padded(a)), query), PAIR))
 
 
 def row_pair(f: KernelFunction, a: Attention, binding: int, head: Value, query: Value) -> list[Value]:
@@ -406,7 +418,7 @@ class _ByKeys(AttentionKernel):
     def text(self) -> str:
         """Return the module."""
         f, a, s = self.f, self.a, self.schedule
-        self.block = KeyBlock(f, a, s.rows, s.tile)
+        self.block = KeyBlock(f, a, s.rows, s.tile, key_block_place(f, a))
         first, self.head = self.block.first, self.block.head
         self.copy_rows(self.head, first)
         queries, cotangents = self.column_tiles
@@ -465,17 +477,6 @@ class _ByKeys(AttentionKernel):
             f.copy_unit(f.plus(stage, f.times(f.thread, UNIT), i32(self.extra)), at, i32(UNIT))
 
 
-def gradient_dispatches(
-    a: Attention, cotangent: Rows, by_queries: AttentionSchedule | GroupSchedule, by_keys: AttentionSchedule | GroupSchedule
-) -> tuple[Dispatch, Dispatch, Dispatch]:
-    """Return all dispatches.
-
-    Operands are q, k, v, the result, its statistics (see `forward_dispatch`) and cotangent; results are the gradients of q, k and v. There
-    is a workspace.
-    """
-    return statistics_dispatch(a, cotangent), query_dispatch(a, cotangent, by_queries), key_dispatch(a, cotangent, by_keys)
-
-
 # The gradients by `wgmma`, for GPUs of compute capability 9.0.
 #
 # They are computed as above. The products of queries and keys, and those of cotangents and values, are begun together; the weights
@@ -525,34 +526,44 @@ class _GroupByQueries(GroupKernel):
 
         self.begin_turns()
         begin = [i32(0), i32(0), *self.flat(self.zeros(self.width))]
-        state = self.over_tiles(self._first_masked(), False, begin, multiply_tile)[2:]
+        state = self.over_tiles(0, self.first_masked(), False, begin, multiply_tile)[2:]
         sums = self.nested([f.fmul(x, f32(a.scale)) for x in state])
-        self.store(queries.rows, self.results, 5, self.head, self.first, sums)
-
-    def _first_masked(self) -> Value | None:
-        """Return the first tile with keys that some query of the warp group does not see."""
-        f, a, tile = self.f, self.a, self.schedule.tile
-        ends = [f.quotient(f.plus(self.first, f.times(self.group, ROWS), i32(1)), tile)] if a.causal else []
-        ends += [i32(a.keys // tile)] if a.keys % tile else []
-        return f.umin(*ends) if len(ends) == 2 else ends[0] if ends else None
+        self.store(queries.rows, self.begin_results(), 5, self.head, self.first, sums)
 
 
 def group_key_dispatch(a: Attention, cotangent: Rows, schedule: GroupSchedule) -> Dispatch:
     """Return the dispatch that computes the gradients of K and V."""
-    return _GroupByKeys(a, cotangent, schedule).dispatch((*OPERANDS, TO_K, TO_V), 2, -(-a.keys // schedule.rows) * a.groups)
+    return GroupByKeys(a, cotangent, schedule).dispatch((*OPERANDS, TO_K, TO_V), 2, -(-a.keys // schedule.rows) * a.groups)
 
 
-class _GroupByKeys(GroupKernel):
+class GroupByKeys(GroupKernel):
     """The kernel under construction."""
 
     def __init__(self, a: Attention, cotangent: Rows, schedule: GroupSchedule) -> None:
         super().__init__(a, schedule, 7, [(1, a.k), (2, a.v)], [(0, a.q), (3, cotangent)], PAIR)
-        self.block = KeyBlock(self.f, a, schedule.rows, schedule.tile)
+        self.block = KeyBlock(self.f, a, schedule.rows, schedule.tile, self.place())
         self.head, self.first, self.count = self.block.head, self.block.first, self.block.count
+
+    def place(self) -> tuple[Value, Value]:
+        """Return the block's number among those of a head of K and V, and the head."""
+        return key_block_place(self.f, self.a)
 
     def position(self, tile_number: Value) -> tuple[Value, Value]:
         """Return the head of a tile, and its first row."""
         return self.block.position(tile_number)
+
+    def begin_tile(self, tile_number: Value) -> None:
+        """Append what comes before the products with a tile."""
+
+    def visible(self, weights: Sums) -> Sums:
+        """Return products of the block's keys, or minus infinity where there is no key.
+
+        The gradients of such keys are not stored, so that their weights do not matter.
+        """
+        return weights
+
+    def share(self, tile_number: Value, slopes: Fragments) -> None:
+        """Let others have the cotangents of a tile's logits."""
 
     def copy_extra(self, head: Value, first: Value, to: Value, barrier: Value) -> None:
         """Begin to copy the pairs of a tile's queries."""
@@ -562,29 +573,36 @@ class _GroupByKeys(GroupKernel):
         """Append what a warp group computes."""
         f, a, tile = self.f, self.a, self.schedule.tile
         (keys, values), (queries, cotangents) = self.row_arrays, self.column_arrays
-        key = f.plus(self.first, self.first_row)
+        key, late = f.plus(self.first, self.first_row), self.schedule.late
 
         def multiply_tile(tile_number: Value, state: list[Value], is_masked: bool | None) -> list[Value]:
             stage, parity, *sums = state
             to_k, to_v = sums[: len(sums) // 2], sums[len(sums) // 2 :]
+            self.begin_tile(tile_number)
             self.pipelines[0].wait(stage, parity)
             self.pipelines[1].wait(stage, parity)
             self.take_turn()
             logits = self.begin_products(keys, queries, stage)
-            slopes = self.begin_products(values, cotangents, stage)
+            slopes = [] if late else self.begin_products(values, cotangents, stage)
             self.end_turn()
             pairs = column_pairs(self, f.plus(f.times(stage, self.extra_bytes), i32(self.extra)), tile)
-            _, query = self.block.position(tile_number)
-            weights = self.nested(self.await_products(logits, 1))
+            _, query = self.position(tile_number)
+            weights = self.nested(self.await_products(logits, 0 if late else 1))
             if is_masked is not False:
                 weights = masked_by_keys(self, a, weights, key, query, branches=is_masked is None)
+            weights = self.visible(weights)
             for columns, pair in zip(weights[0], pairs, strict=True):
                 columns[:] = [f.exp2(f.fma(x, self.factor, pair[k % 2][0])) for k, x in enumerate(columns)]
-            to_v = self.begin_adding(to_v, self.fragments(weights), cotangents, stage)
+            rounded = self.fragments(weights)
+            if late:
+                slopes, weights = self.begin_products(values, cotangents, stage), self.unpacked(rounded)
+            to_v = self.begin_adding(to_v, rounded, cotangents, stage)
             results = self.nested(self.await_products(slopes, 1))
             for columns, others, pair in zip(results[0], weights[0], pairs, strict=True):
                 columns[:] = [f.fmul(others[k], f.fadd(x, pair[k % 2][1])) for k, x in enumerate(columns)]
-            to_k = self.begin_adding(to_k, self.fragments(results), queries, stage)
+            cotangents_of_logits = self.fragments(results)
+            self.share(tile_number, cotangents_of_logits)
+            to_k = self.begin_adding(to_k, cotangents_of_logits, queries, stage)
             sums = self.await_products([*to_k, *to_v])
             for pipeline in self.pipelines:
                 pipeline.release(stage)
@@ -592,20 +610,24 @@ class _GroupByKeys(GroupKernel):
 
         self.begin_turns()
         begin = [i32(0), i32(0), *2 * self.flat(self.zeros(self.width))]
-        sums = self.over_tiles(self._end_of_masked() if a.causal else None, True, begin, multiply_tile)[2:]
-        half = len(sums) // 2
+        sums = self.over_tiles(0, *self.middle(), begin, multiply_tile)[2:]
+        half, place = len(sums) // 2, self.begin_results()
         to_k = [f.fmul(x, f32(a.scale)) for x in sums[:half]]
         for array, binding, gradient in ((keys, 5, to_k), (values, 6, sums[half:])):
-            self.store(array.rows, self.results, binding, self.head, self.first, self.nested(gradient))
+            self.store(array.rows, place, binding, self.head, self.first, self.nested(gradient))
             f.synchronise_warp()
 
-    def _end_of_masked(self) -> Value:
-        """Return the first tile whose queries see all keys of the warp group.
+    def middle(self) -> tuple[Value | None, bool]:
+        """Return the tile at which masks end or begin, and whether they end.
 
-        They do from then on, unless heads share keys: then it is the end.
+        Queries see all keys of the warp group from a tile on, unless heads share keys: then the middle is the end.
         """
+        if not self.a.causal:
+            return None, True
+        return self.count if self.a.shared > 1 else self.f.minus(self.first_tile_seen_whole(), self.block.first_tile), True
+
+    def first_tile_seen_whole(self) -> Value:
+        """Return the first tile of a head whose queries see all keys of the warp group."""
         f, tile = self.f, self.schedule.tile
-        if self.a.shared > 1:
-            return self.count
         last = f.plus(self.first, f.times(self.group, ROWS), i32(ROWS - 1))
-        return f.minus(f.quotient(f.plus(last, i32(tile - 1)), tile), self.block.first_tile)
+        return f.quotient(f.plus(last, i32(tile - 1)), tile)

@@ -183,6 +183,15 @@ class FragmentKernel:
             result.append([[*pairs[n], *pairs[n + 1]] for n in range(0, len(pairs), 2)])
         return result
 
+    def unpacked(self, fragments: Fragments) -> Sums:
+        """Return rounded sums as float32."""
+        result: Sums = []
+        for rows in fragments:
+            words = [word for fragment in rows for word in fragment]
+            numbers = [x for word in words for x in self.f.unpacked(word, self.dtype)]
+            result.append([numbers[k : k + 4] for k in range(0, len(numbers), 4)])
+        return result
+
     def pack(self, low: Value, high: Value) -> Value:
         """Round two numbers to 16 bits each, in one register."""
         name, type_ = ("bf16x2", "<2 x bfloat>") if self.dtype == _BFLOAT16 else ("f16x2", "<2 x half>")
@@ -454,11 +463,12 @@ class KeyBlock:
     Of a head none of whose queries does, the last tile is read.
     """
 
-    def __init__(self, f: KernelFunction, a: Attention, rows: int, tile: int) -> None:
+    def __init__(self, f: KernelFunction, a: Attention, rows: int, tile: int, place: tuple[Value, Value]) -> None:
         self.f, self.a, self.tile = f, a, tile
-        position, group = f.divided(f.special("ctaid.x"), a.groups)  # the first keys are seen by most queries
+        #: The number of the block among those of a head of K and V.
+        self.number, group = place
         #: The first key, and the first of the heads that share it; the first tile of each head.
-        self.first, self.head = f.times(position, rows), f.times(group, a.shared)
+        self.first, self.head = f.times(self.number, rows), f.times(group, a.shared)
         tiles = -(-a.queries // tile)
         self.first_tile, self._each = i32(0), i32(tiles)
         #: The number of tiles of all heads.
@@ -476,6 +486,14 @@ class KeyBlock:
             tile_number = f.minus(tile_number, f.binary("mul", further, self._each))
             head = f.plus(head, further)
         return head, f.times(f.plus(self.first_tile, tile_number), self.tile)
+
+
+def key_block_place(f: KernelFunction, a: Attention) -> tuple[Value, Value]:
+    """Return the number of a block among those of a head of K and V, and the head.
+
+    The first keys are seen by most queries.
+    """
+    return f.divided(f.special("ctaid.x"), a.groups)
 
 
 def masked_by_keys(kernel: FragmentKernel, a: Attention, values: Sums, key: Value, query: Value, *, branches: bool = True) -> Sums:
