@@ -1,8 +1,8 @@
 """Attention on the matrix units of NVIDIA GPUs, forward and backward.
 
 In the order in which to read: `tiles` (rows in shared memory, their products, the loop over tiles, what kernels by queries and by keys
-share), `groups` (copies, stages and products by `wgmma`), `kernels` (attention and its gradients, each by `mma.sync` and by `wgmma`), and `joint`
-(all gradients in one kernel). Here follows which problems are computed, and by which schedules.
+share), `groups` (copies, stages and products by `wgmma`), `kernels` (attention and its gradients, each by `mma.sync` and by `wgmma`), and
+`joint` (all gradients in one kernel). Here follows which problems are computed, and by which schedules.
 """
 
 from __future__ import annotations
