@@ -1,4 +1,4 @@
-"""Profile programs, by JAX's names: timed events of the host and of devices; listeners to events that libraries record.
+"""Profile programs, by JAX's names: timed events, and listeners to events.
 
 >>> import tempfile, volta_fn as vf
 >>> step = vf.jit(lambda x: vf.numpy.tanh(x) * 2)

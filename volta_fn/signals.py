@@ -1,4 +1,4 @@
-"""Ctrl-C, deferred while an exception would do harm, and commands whose output nobody reads.
+"""Deferred Ctrl-C, and commands whose output nobody reads.
 
 An exception between two statements could lose commands that are being submitted to a GPU; one in a callback of a library is swallowed;
 and registrations of a module remain when its import is interrupted. The handler of SIGINT runs after such a section.

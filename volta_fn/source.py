@@ -1,4 +1,4 @@
-"""The user's code: the line that an equation or an error comes from, and signatures of functions.
+"""The user's code: lines of equations and errors, signatures of functions.
 
 A *user frame* is the innermost Python frame that belongs neither to this package nor to the machinery between it and the
 user (optree, functools, contextlib, the start of a thread). Every traced equation and every error records one, so finding it must

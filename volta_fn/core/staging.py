@@ -1,4 +1,4 @@
-"""Staging: users' functions as functions of flat arrays, traced to jaxprs; blocks with names, and blocks that compute while tracing.
+"""Staging: users' functions of flat arrays, traced to jaxprs; named blocks.
 
 Users' functions are of pytrees; transforms trace functions of flat lists of arrays. A transform of a jitted function is jitted itself, and
 kept with that function. `make_jaxpr` and `eval_shape` show what tracing gives.

@@ -1,4 +1,4 @@
-"""Datasets: sequences of examples, subsets, concatenations, splits; transforms of examples and batches, and text as numbers."""
+"""Datasets, transforms of their examples and batches, and text as numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The world of several processes, from its beginning to its end, and its collectives through MPI."""
+"""The world of several processes, and its collectives through MPI."""
 
 from __future__ import annotations
 

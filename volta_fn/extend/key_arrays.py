@@ -1,4 +1,4 @@
-"""Functions of `jax.numpy` and `jax.lax` that move or compare elements, also of arrays of random keys.
+"""Functions that move or compare elements, also of arrays of random keys.
 
 The words of a key lie along a last dimension of the data, and all move alike: `of_keys` maps such a function over them. The functions of
 `jax.lax` have names that begin with ``lax_`` here.

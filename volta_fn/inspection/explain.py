@@ -1,4 +1,4 @@
-"""`explain`: a function's program, with the work and the time of each kernel; what a backward pass keeps (`print_saved_residuals`)."""
+"""`explain`: a function's program, with the work and the time of each kernel."""
 
 from __future__ import annotations
 

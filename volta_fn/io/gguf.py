@@ -1,4 +1,4 @@
-"""GGUF files, the format of llama.cpp's models, read by memory maps and written, and the language models in them.
+"""GGUF files, the format of llama.cpp's models, and the models in them.
 
 Quantised tensors become `nn.QuantizedArray` with the numbers of the file, so that nothing is expanded: blocks of 32 or 256 numbers become
 groups of 32 or 16. Only the pairs of scales of the K formats (a float16 for 256 numbers times an integer for each group) become one float32

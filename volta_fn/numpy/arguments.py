@@ -1,4 +1,4 @@
-"""Arguments of this package's functions: their types, conversion to arrays, promotion, axes.
+"""Arguments of functions: their types, conversion to arrays, promotion, axes.
 
 Arrays, tracers, NumPy arrays and scalars are accepted. Lists and tuples are refused as in JAX, because converting one element by
 element is slow and hides mistakes; `asarray` converts them.

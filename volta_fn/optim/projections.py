@@ -1,4 +1,4 @@
-"""Projections on convex sets, the linear assignment problem, and random perturbations that make functions like these differentiable."""
+"""Projections on convex sets, assignments, and random perturbations."""
 
 from __future__ import annotations
 

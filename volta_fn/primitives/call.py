@@ -1,4 +1,4 @@
-"""Calls of programs, barriers, and callbacks: calls of Python functions from running programs.
+"""Calls of programs, barriers, and callbacks to Python.
 
 The calls of programs are those of `jit`, and those of attention, which targets without a routine inline. Barriers are identities that stop
 derivatives or the compiler's rearrangements; tokens are made of them. Of callbacks `pure_callback` is for values, `debug_callback` for

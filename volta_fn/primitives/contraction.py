@@ -1,4 +1,4 @@
-"""Contractions, sums of products over pairs of axes: `dot_general`, and `ragged_dot`, where an axis has groups."""
+"""Contractions, sums of products over pairs of axes, also over groups of rows."""
 
 from __future__ import annotations
 

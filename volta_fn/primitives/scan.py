@@ -1,4 +1,4 @@
-"""`scan`, a loop of known length, `associative_scan`, and the bodies of all control flow."""
+"""`scan`, `associative_scan`, and the bodies of all control flow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interpolation between the elements of arrays: on grids, at coordinates, and images of other sizes.
+"""Interpolation: on grids, at coordinates, and images of other sizes.
 
 `scipy.interpolate`, `scipy.ndimage` and `image` have these names.
 

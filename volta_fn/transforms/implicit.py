@@ -1,4 +1,4 @@
-"""Implicit differentiation of solvers, linear functions with a transpose, and rounding to fewer bits, which is made of these."""
+"""Implicit differentiation, linear functions, and rounding to fewer bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops and control flow: invariant code, constant carries, branches, and matrix products that leave scans.
+"""Loops and control flow: invariant code, constant carries, branches, fission.
 
 Conditionals on known indices are replaced by their branch, carries that no iteration changes become constants, and code
 that is the same in every iteration is computed before the loop. Loop fission computes products of scanned values for all iterations at

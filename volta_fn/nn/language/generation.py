@@ -1,4 +1,4 @@
-"""Continuing prompts: greedily, by sampling, by beam search, speculatively; and choosing tokens by their logits."""
+"""Continuing prompts, and choosing tokens by their logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers of decoders: rotary positions, norms, attention, MLPs and experts, and the keys and values of earlier tokens."""
+"""Layers of decoders, and the keys and values of earlier tokens."""
 
 from __future__ import annotations
 

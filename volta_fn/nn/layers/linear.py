@@ -1,4 +1,4 @@
-"""Layers that are linear in their weights: dense and bilinear ones, embeddings, perceptrons, the adaptive softmax, and convolutions."""
+"""Layers that are linear in their weights: dense ones, and convolutions."""
 
 from __future__ import annotations
 

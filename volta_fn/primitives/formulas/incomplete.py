@@ -1,4 +1,4 @@
-"""The incomplete gamma and beta functions, which are the distribution functions of the gamma and the beta distribution."""
+"""The incomplete gamma and beta functions (distribution functions)."""
 
 from __future__ import annotations
 

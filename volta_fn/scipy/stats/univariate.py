@@ -1,4 +1,4 @@
-"""Distributions of numbers: `norm`, `gamma`, `beta` and other continuous ones; `bernoulli`, `binom`, `poisson` and other discrete ones."""
+"""Distributions of numbers: `norm`, `gamma`, `binom`, `poisson` and others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU of an adapter: its memory, queue, pipelines and routines while it is open; opened on first use and after a loss."""
+"""The GPU of an adapter, and what it has while it is open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that the GPUs of a machine share, and kernels that exchange words through it.
+"""Memory that the GPUs of a machine share, and exchanges of words through it.
 
 Each GPU is that of a process, or one of several of a process. Every member of a group allocates a region of the same layout, and opens
 those of the others by handles (`cuIpc…`), which the members exchange by their usual collectives; those of its own process it reaches by

@@ -1,4 +1,4 @@
-"""Cumulative sums, products, extrema and log-sum-exps, by scans of vectors; scans and while loops over single numbers."""
+"""Scans: cumulative operations, and loops over single numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention on matrix units, in tiles of keys, without storing weights, and its gradients, with recomputed weights.
+"""Kernels of attention on matrix units, and of its gradients.
 
 As in FlashAttention-2 (Dao 2023), each query keeps the largest product so far and the sum of weights relative to it; sums are scaled when
 that maximum grows. Weights are rounded to 16 bits for the product with the values, their sums are not.
