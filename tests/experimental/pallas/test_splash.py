@@ -73,7 +73,7 @@ def test_masks_that_are_refused() -> None:
         (UnsupportedError, lambda: splash.Mask().shape),
         (UnsupportedError, lambda: splash.Mask()[0]),
         (ShapeError, lambda: splash.make_splash_mha_single_device(causal)),
-        (ArgumentError, lambda: splash.BlockSizes(128, 128, block_q_dq=128, use_fused_bwd_kernel=True)),
+        (ArgumentError, lambda: splash.SplashBlockSizes(128, 128, block_q_dq=128, use_fused_bwd_kernel=True)),
     ]:
         with pytest.raises(error):
             call()
@@ -90,7 +90,7 @@ def test_attention(widths: tuple[int, int], soft_cap: float | None, with_sinks: 
     expected = theirs.make_masked_mha_reference(mask[:, :, :])(
         q, k, v, theirs.SegmentIds(ids, ids), sinks, save_residuals=True, attn_logits_soft_cap=soft_cap
     )
-    options = {"attn_logits_soft_cap": soft_cap, "block_sizes": splash.BlockSizes.get_default()}
+    options = {"attn_logits_soft_cap": soft_cap, "block_sizes": splash.SplashBlockSizes.get_default()}
     arrays = [vnp.asarray(x) for x in (q, k, v)]
     more = [SegmentIds(vnp.asarray(ids), vnp.asarray(ids)), None if sinks is None else vnp.asarray(sinks)]
     for each in (mask, mask[:, :, :], vnp.asarray(mask[:, :, :])):

@@ -28,11 +28,11 @@ from volta_fn.experimental.pallas.ops import DEFAULT_MASK_VALUE, SegmentIds, seg
 from volta_fn.tree.registry import register_pytree_node_class
 
 __all__ = [
-    "BlockSizes", "CausalMask", "ChunkedCausalMask", "FullMask", "LocalMask", "LogicalAnd", "LogicalOr", "Mask", "MultiHeadMask",
-    "NumpyMask", "QKVLayout", "SplashAttentionKernel", "attention_reference", "attention_reference_custom", "make_attention_reference",
-    "make_causal_mask", "make_chunk_attention_mask", "make_local_attention_mask", "make_masked_mha_reference",
-    "make_masked_mqa_reference", "make_random_mask", "make_splash_mha", "make_splash_mha_single_device", "make_splash_mqa",
-    "make_splash_mqa_single_device",
+    "CausalMask", "ChunkedCausalMask", "FullMask", "LocalMask", "LogicalAnd", "LogicalOr", "Mask", "MultiHeadMask", "NumpyMask",
+    "QKVLayout", "SplashAttentionKernel", "SplashBlockSizes", "attention_reference", "attention_reference_custom",
+    "make_attention_reference", "make_causal_mask", "make_chunk_attention_mask", "make_local_attention_mask",
+    "make_masked_mha_reference", "make_masked_mqa_reference", "make_random_mask", "make_splash_mha", "make_splash_mha_single_device",
+    "make_splash_mqa", "make_splash_mqa_single_device",
 ]  # fmt: skip
 
 
@@ -111,6 +111,7 @@ class MultiHeadMask(Mask):
 
     @property
     def shape(self) -> Shape:
+        """The numbers of heads, of queries and of keys."""
         return (len(self.masks), *self.masks[0].shape)
 
     def __getitem__(self, index: Any) -> np.ndarray:
@@ -134,6 +135,7 @@ class NumpyMask(Mask):
 
     @property
     def shape(self) -> Shape:
+        """The shape of the array."""
         return self.array.shape
 
     def __getitem__(self, index: Any) -> np.ndarray:
@@ -265,7 +267,7 @@ class QKVLayout(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class BlockSizes:
+class SplashBlockSizes:
     """Blocks of the kernels, which have no effect."""
 
     block_q: int
@@ -296,7 +298,7 @@ class BlockSizes:
         return None not in (self.block_q_dkv, self.block_kv_dkv, self.block_kv_dkv_compute, *dq)
 
     @classmethod
-    def get_default(cls) -> BlockSizes:
+    def get_default(cls) -> SplashBlockSizes:
         """Return the sizes that JAX takes."""
         return cls(*[128] * 8)
 
@@ -425,7 +427,7 @@ class SplashAttentionKernel:
 def _make_kernel(
     mask: Any,
     *,
-    block_sizes: BlockSizes | None = None,
+    block_sizes: SplashBlockSizes | None = None,
     is_mqa: bool,
     save_residuals: bool = False,
     mask_value: float = DEFAULT_MASK_VALUE,
