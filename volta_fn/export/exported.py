@@ -152,7 +152,8 @@ def traced_source(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         other = next(d for d in symbolic if d.scope is scopes[1])
         raise ArgumentError(
             f"invalid mixing of symbolic scopes: the size {other} is of another call of symbolic_shape than {symbolic[0]}, with "
-            f"constraints {list(scopes[1].constraints)} beside {list(scopes[0].constraints)}; pass scope=, or use symbolic_args_specs for all arguments"
+            f"constraints {list(scopes[1].constraints)} beside {list(scopes[0].constraints)}; pass scope=, or use symbolic_args_specs for "
+            "all arguments"
         )
     scope = SymbolicScope([c for s in scopes for c in s.constraints])
     names = sorted(frozenset().union(*[d.variables for d in symbolic]))
