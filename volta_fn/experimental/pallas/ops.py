@@ -156,7 +156,7 @@ def mha(
     (1, 3, 2, 4)
     """
     mask = None if segment_ids is None else segment_mask(segment_ids, segment_ids)[:, None]
-    options = {"mask": mask, "scale": sm_scale, "is_causal": causal}
+    options: dict[str, Any] = {"mask": mask, "scale": sm_scale, "is_causal": causal}
     if not return_residuals:
         return nn.dot_product_attention(q, k, v, **options)
     wide = [x.astype(wide_dtype(x.dtype)) for x in (q, k, v)]  # the dtype of the logarithms
@@ -199,8 +199,8 @@ def flash_attention(
     """
     mask = None if segment_ids is None else segment_mask(segment_ids.q, segment_ids.kv)[:, None]
     bias = None if ab is None else ab * sm_scale
-    operands = [vnp.swapaxes(x, 1, 2) for x in (q, k, v)]
-    return vnp.swapaxes(nn.dot_product_attention(*operands, bias, mask, scale=sm_scale, is_causal=causal), 1, 2)
+    q, k, v = [vnp.swapaxes(x, 1, 2) for x in (q, k, v)]
+    return vnp.swapaxes(nn.dot_product_attention(q, k, v, bias, mask, scale=sm_scale, is_causal=causal), 1, 2)
 
 
 # Attention of one query for each head, as decoding needs it.
@@ -360,7 +360,8 @@ def paged_attention(
             values = values.astype(wide_dtype(q.dtype)) * scales[:, block_tables][..., None]
         groups, batch, *_, features = values.shape
         rows.append(vnp.moveaxis(vnp.reshape(values, (groups, batch, -1, features)), 0, 2))
-    return paged_attention_reference(q, *rows, lengths, mask_value=mask_value, attn_logits_soft_cap=attn_logits_soft_cap)
+    keys, values = rows
+    return paged_attention_reference(q, keys, values, lengths, mask_value=mask_value, attn_logits_soft_cap=attn_logits_soft_cap)
 
 
 def paged_attention_reference(
@@ -414,8 +415,8 @@ def tpu_paged_attention(
     inline_seq_dim: bool = True,
 ) -> Array:
     """Return `paged_attention` of pages that may be `QuantizedTensor`; `page_indices` is its `block_tables`."""
-    pages = [dequantize(x, wide_dtype(q.dtype)) if isinstance(x, QuantizedTensor) else x for x in (k_pages, v_pages)]
-    return paged_attention(q, *pages, page_indices, lengths, mask_value=mask_value, attn_logits_soft_cap=attn_logits_soft_cap)
+    keys, values = [dequantize(x, wide_dtype(q.dtype)) if isinstance(x, QuantizedTensor) else x for x in (k_pages, v_pages)]
+    return paged_attention(q, keys, values, page_indices, lengths, mask_value=mask_value, attn_logits_soft_cap=attn_logits_soft_cap)
 
 
 # Normalization of rows.

@@ -300,7 +300,7 @@ class SplashBlockSizes:
     @classmethod
     def get_default(cls) -> SplashBlockSizes:
         """Return the sizes that JAX takes."""
-        return cls(*[128] * 8)
+        return cls(128, 128, 128, 128, 128, 128, 128, 128)
 
 
 def _attend(
@@ -318,12 +318,12 @@ def _attend(
     if sinks is not None:
         mask = vnp.pad(mask, [(0, 0), (0, 0), (0, 1)], constant_values=True)
         bias = vnp.where(vnp.arange(mask.shape[-1]) == mask.shape[-1] - 1, vnp.asarray(sinks)[:, None, None], 0)[None]
-    operands = [vnp.swapaxes(x, 0, 1)[None] for x in (q, k, v)]
-    options = {"scale": 1.0, "logits_soft_cap": soft_cap}
+    q, k, v = [vnp.swapaxes(x, 0, 1)[None] for x in (q, k, v)]
+    options: dict[str, Any] = {"scale": 1.0, "logits_soft_cap": soft_cap}
     if not save_residuals:
-        return vnp.swapaxes(nn.dot_product_attention(*operands, bias, mask[None], **options)[0, ..., :width], 0, 1)
-    operands = [x.astype(wide_dtype(dtype)) for x in operands]  # the dtype of the logarithms
-    out, sums = nn.dot_product_attention(*operands, bias, mask[None], return_residual=True, **options)
+        return vnp.swapaxes(nn.dot_product_attention(q, k, v, bias, mask[None], **options)[0, ..., :width], 0, 1)
+    q, k, v = [x.astype(wide_dtype(dtype)) for x in (q, k, v)]  # the dtype of the logarithms
+    out, sums = nn.dot_product_attention(q, k, v, bias, mask[None], return_residual=True, **options)
     return without_gradient((vnp.swapaxes(out[0, ..., :width], 0, 1).astype(dtype), (vnp.swapaxes(sums[0], 0, 1),)))
 
 
@@ -351,9 +351,9 @@ def attention_reference(
             cannot be differentiated.
         attn_logits_soft_cap: bounds logits smoothly: x becomes ``cap tanh(x / cap)``.
     """
-    arrays = [vnp.asarray(x)[None].astype(wide_dtype(q.dtype)) for x in (q, k, v)]
+    q, k, v = [vnp.asarray(x)[None].astype(wide_dtype(q.dtype)) for x in (q, k, v)]
     sinks = None if sinks is None else vnp.asarray(sinks)[None]
-    out = _attend(vnp.asarray(mask)[None], *arrays, segment_ids, sinks, save_residuals, attn_logits_soft_cap)
+    out = _attend(vnp.asarray(mask)[None], q, k, v, segment_ids, sinks, save_residuals, attn_logits_soft_cap)
     return (out[0][0], (out[1][0][0],)) if save_residuals else out[0]
 
 
@@ -375,9 +375,9 @@ def make_attention_reference(mask: Any, is_mqa: bool, backward_impl: str = "vani
         save_residuals: bool = False,
         attn_logits_soft_cap: float | None = None,
     ) -> Any:
-        options = {"save_residuals": save_residuals, "attn_logits_soft_cap": attn_logits_soft_cap, **params}
-        wide = [x.astype(wide_dtype(x.dtype)) for x in (q, k, v)]
-        return SplashAttentionKernel(kernel.mask, is_mqa=is_mqa, **options)(*wide, segment_ids, sinks)
+        options: dict[str, Any] = {"save_residuals": save_residuals, "attn_logits_soft_cap": attn_logits_soft_cap, **params}
+        q, k, v = [x.astype(wide_dtype(x.dtype)) for x in (q, k, v)]
+        return SplashAttentionKernel(kernel.mask, is_mqa=is_mqa, **options)(q, k, v, segment_ids, sinks)
 
     return reference
 
