@@ -433,7 +433,10 @@ _STATE_NAMES = {
 
 
 def __getattr__(name: str) -> State:
-    """Return the state of a setting by its name with or without ``jax_``: JAX's private module has one for each."""
+    """Return the state of a setting by its name.
+
+    The name may lack ``jax_``, as in JAX's private module, which has a state for each.
+    """
     for setting in (_STATE_NAMES.get(name, ""), f"jax_{name}", name):
         if setting in config.values:
             return State(setting, True if isinstance(config.values[setting], bool) else None)

@@ -1,4 +1,4 @@
-"""Functions of volta_fn in TensorFlow's programs, and TensorFlow's functions in programs of volta_fn.
+"""Functions in TensorFlow's programs, and TensorFlow's functions in programs.
 
 The names are those of `jax.experimental.jax2tf`. The package `tensorflow` must be installed to call `convert`, `dtype_of_val` and
 `call_tf`. Calls cross by the host: what is converted is a step of TensorFlow's program that calls this process, which a file
@@ -58,7 +58,7 @@ class _TensorType:
 
 
 def eval_polymorphic_shape(fun_jax: Callable[..., Any], *, polymorphic_shapes: Any = None) -> Callable[..., Any]:
-    """Return a function that computes the types of a function's results for symbolic sizes.
+    """Return a function that computes types of results for symbolic sizes.
 
     It takes descriptions of the arguments, and returns those of the results, and their shapes as texts, which `polymorphic_shapes` of
     `convert` and of this function take.
@@ -85,7 +85,7 @@ def eval_polymorphic_shape(fun_jax: Callable[..., Any], *, polymorphic_shapes: A
 
 
 def dtype_of_val(val: Any) -> Any:
-    """Return the TensorFlow dtype that a value has as an argument of a converted function.
+    """Return the TensorFlow dtype of a value that a converted function takes.
 
     It has 32 bits unless 64 are enabled. Raises `MissingDependencyError` without TensorFlow, `DTypeError` for dtypes that arrays lack.
     """
@@ -117,7 +117,9 @@ def _refuse_gradient(*cotangents: Any) -> Any:
 
 
 class _TensorFunction:
-    """A function of flat arrays that takes tensors, and returns the leaves of its result as tensors.
+    """A function of flat arrays that takes and returns tensors.
+
+    It returns the leaves of the function's result.
 
     Both its call and its gradient are steps of a TensorFlow program that call jitted functions.
     """
@@ -127,7 +129,10 @@ class _TensorFunction:
         self._pull_backs: dict[Any, _TensorFunction] = {}
 
     def __call__(self, tensors: Sequence[Any], types: Sequence[Any], with_gradient: bool) -> list[Any]:
-        """Return the results, of `types`, whose symbolic sizes TensorFlow learns when the program runs."""
+        """Return the results as tensors.
+
+        They are of `types`, whose symbolic sizes TensorFlow learns when the program runs.
+        """
         tensorflow = _tensorflow()
         if not types:
             return []
@@ -168,7 +173,10 @@ class _TensorFunction:
         return gradients
 
     def _pull_back(self, count: int, inexact: tuple[int, ...], differentiable: tuple[int, ...]) -> _TensorFunction:
-        """Return the function of `count` operands and of cotangents that returns the cotangents of the inexact operands."""
+        """Return the function of operands and cotangents that pulls these back.
+
+        There are `count` operands; it returns the cotangents of the inexact ones.
+        """
 
         def pull_back(*values: Any) -> list[Any]:
             operands, cotangents = list(values[:count]), list(values[count:])
@@ -195,7 +203,9 @@ def convert(
     native_serialization_platforms: Sequence[str] | None = None,
     native_serialization_disabled_checks: Sequence[DisabledSafetyCheck] = (),
 ) -> Callable[..., Any]:
-    """Return a function of TensorFlow's tensors that computes `fun_jax`, eagerly or in a `tf.function`.
+    """Return a function of TensorFlow's tensors that computes `fun_jax`.
+
+    It runs eagerly or in a `tf.function`.
 
     It takes tensors, variables, arrays and numbers in trees, and returns tensors. Its gradient, of any order, is that of `fun_jax`.
 
@@ -252,7 +262,9 @@ def call_tf(
     output_shape_dtype: Any = UnspecifiedOutputShapeDtype(),  # noqa: B008  # without a state
     call_tf_graph: bool = False,
 ) -> Callable[..., Any]:
-    """Return a function of arrays that calls a function of TensorFlow's tensors, with TensorFlow's gradient.
+    """Return a function of arrays that calls one of TensorFlow's tensors.
+
+    Its gradient is TensorFlow's.
 
     Eagerly it is called with eager tensors; in programs it is a callback.
 
@@ -316,7 +328,10 @@ def _tape_gradients(
 
 
 def _call(callable_tf: Callable[..., Any], args: tuple[Any, ...], has_side_effects: bool, ordered: bool, types: Any) -> Any:
-    """Call a function of tensors with arrays: at once, or in the program that is being traced."""
+    """Call a function of tensors with arrays.
+
+    It is called at once, or in the program that is being traced.
+    """
     leaves, structure = tree.flatten(args)
     arrays = [as_value(leaf) for leaf in leaves]
 

@@ -433,7 +433,9 @@ def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:
 
 
 class PolyShape(tuple[Any, ...]):
-    """A shape as `symbolic_args_specs` takes it beside texts: integers, texts of sizes, and at the end an Ellipsis for further "_".
+    """A shape as `symbolic_args_specs` takes it beside texts.
+
+    It has integers, texts of sizes, and at the end maybe an Ellipsis for further "_".
 
     >>> str(PolyShape("b", 28, ...))
     '(b, 28, ...)'
@@ -442,7 +444,10 @@ class PolyShape(tuple[Any, ...]):
     __slots__ = ()
 
     def __new__(cls, *sizes: Any) -> PolyShape:
-        """Make a shape; raise `ArgumentError` for sizes that are neither integers nor texts."""
+        """Make a shape.
+
+        Raises `ArgumentError` for sizes that are neither integers nor texts.
+        """
         if unknown := [size for size in sizes if not isinstance(size, (int, str)) and size is not ...]:
             raise ArgumentError(f"PolyShape: a size is an integer, a text such as 'b' or '_', or ..., not {unknown[0]!r}")
         return super().__new__(cls, sizes)

@@ -247,7 +247,10 @@ class Namespace(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a name, except a module in place of the function of its name, which the table lists or refuses."""
+        """Set a name, except a module in place of the function of its name.
+
+        Such functions are those that the table lists or refuses.
+        """
         _, original = self._entry.names.get(name, ("", ""))
         listed = original or (self._path not in read_table() and name in refused_names(self._path))
         if not isinstance(value, Namespace) or not listed:

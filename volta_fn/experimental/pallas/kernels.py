@@ -1,4 +1,7 @@
-"""What kernels are written with: the step's indices, branches, loops, memory; and functions that are fused with kernels."""
+"""What kernels are written with, and functions that are fused with kernels.
+
+The step's indices, branches, loops, memory.
+"""
 
 from __future__ import annotations
 
@@ -393,7 +396,10 @@ def masked_write(ref: Ref | RefView, value: Any, mask: Any = None, combine: Call
 
 @dataclass
 class Fusion:
-    """A function of arrays, with the types of its arguments, as ``(args, kwargs)``, and of its results."""
+    """A function of arrays with its types.
+
+    They are those of the arguments, as ``(args, kwargs)``, and of the results.
+    """
 
     func: Callable[..., Any]
     in_type: Any

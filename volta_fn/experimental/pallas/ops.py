@@ -1,4 +1,6 @@
-"""The operations of `jax.experimental.pallas.ops`: attention, normalization and products by groups.
+"""The operations of `jax.experimental.pallas.ops`.
+
+They are attention, normalization and products by groups.
 
 There they are kernels for one kind of hardware each; here they are functions of arrays, which this compiler makes loops and kernels of on
 every target. Parameters that choose blocks, grids, warps or stages, and `interpret` and `debug`, have no effect: sizes need not be
@@ -97,7 +99,10 @@ class FlashBlockSizes:
 
 
 class SegmentIds(NamedTuple):
-    """The segment of each query and of each key: arrays of shapes (batch, T) and (batch, S)."""
+    """The segment of each query and of each key.
+
+    The arrays have the shapes (batch, T) and (batch, S).
+    """
 
     q: Any
     kv: Any
@@ -207,7 +212,10 @@ def flash_attention(
 
 
 def _decode(q: Any, k: Any, v: Any, mask: Any, scale: float, soft_cap: float | None, mask_value: float) -> tuple[Array, Array, Array]:
-    """Return sums of values weighted by exponentials, sums of these, and the largest logits, each by example and head."""
+    """Return sums of weighted values, sums of weights, and the largest logits.
+
+    The weights are exponentials of logits less the largest; all are by example and head.
+    """
     (batch, heads, features), groups = q.shape, k.shape[2]
     if heads % groups:
         raise ShapeError(f"{heads} heads of queries are no multiple of {groups} heads of keys")
@@ -367,14 +375,20 @@ def paged_attention(
 def paged_attention_reference(
     q: Any, k: Any, v: Any, lengths: Any, *, mask_value: float = DEFAULT_MASK_VALUE, attn_logits_soft_cap: float | None = None
 ) -> Array:
-    """Return `paged_attention` of keys and values of shape (batch, S, groups, features)."""
+    """Return `paged_attention` of keys and values that are not in pages.
+
+    They have the shape (batch, S, groups, features).
+    """
     mask = None if lengths is None else vnp.arange(k.shape[1]) < lengths[:, None]
     values, total, _ = _decode(q, k, v, mask, 1.0, attn_logits_soft_cap, mask_value)
     return (values / total[..., None]).astype(q.dtype)
 
 
 class QuantizedTensor(NamedTuple):
-    """An array as int8 numbers `weight` and the largest magnitudes `scales` along their last axis; see `quantize`."""
+    """An array as int8 numbers and factors; see `quantize`.
+
+    `weight` has the numbers, `scales` the largest magnitudes along their last axis.
+    """
 
     weight: Any
     scales: Any
@@ -386,7 +400,9 @@ def int8_values(x: Any, h: Any, dtype: Any = dtypes.bfloat16) -> Array:
 
 
 def quantize(x: Any) -> QuantizedTensor:
-    """Return an array as int8 numbers, scaled by the largest magnitude along the last axis.
+    """Return an array as int8 numbers.
+
+    They are scaled by the largest magnitude along the last axis.
 
     >>> import volta_fn as vf
     >>> quantize(vf.numpy.array([1.0, -0.5])).weight
@@ -414,7 +430,10 @@ def tpu_paged_attention(
     megacore_mode: str | None = None,
     inline_seq_dim: bool = True,
 ) -> Array:
-    """Return `paged_attention` of pages that may be `QuantizedTensor`; `page_indices` is its `block_tables`."""
+    """Return `paged_attention` of pages that may be `QuantizedTensor`.
+
+    `page_indices` is its `block_tables`.
+    """
     keys, values = [dequantize(x, wide_dtype(q.dtype)) if isinstance(x, QuantizedTensor) else x for x in (k_pages, v_pages)]
     return paged_attention(q, keys, values, page_indices, lengths, mask_value=mask_value, attn_logits_soft_cap=attn_logits_soft_cap)
 
@@ -432,7 +451,9 @@ def layer_norm(
     backward_pass_impl: str = "triton",
     interpret: bool = False,
 ) -> Array:
-    """Return rows of mean 0 and variance 1, times `weight`, plus `bias`; statistics are computed in float32.
+    """Return rows of mean 0 and variance 1, times `weight`, plus `bias`.
+
+    Statistics are computed in float32.
 
     >>> import volta_fn as vf
     >>> layer_norm(vf.numpy.array([[1.0, 3.0]]), 1.0, 0.0, eps=0.0)
@@ -452,7 +473,9 @@ def rms_norm(
     backward_pass_impl: str = "triton",
     interpret: bool = False,
 ) -> Array:
-    """Return rows divided by the root of their mean square, times `weight`, plus `bias`; statistics are computed in float32.
+    """Return rows divided by the root of their mean square.
+
+    They are multiplied by `weight`, and `bias` is added; statistics are computed in float32.
 
     >>> import volta_fn as vf
     >>> rms_norm(vf.numpy.array([[3.0, 3.0]]), 1.0, 0.5, eps=0.0)
@@ -466,7 +489,9 @@ def _scaled(x: Array, weight: Any, bias: Any, eps: float, dtype: np.dtype) -> Ar
 
 
 def softmax(x: Any, *, axis: int = -1, num_warps: int = 4, interpret: bool = False, debug: bool = False) -> Array:
-    """Return the softmax along the last axis, computed in float32; raise `UnsupportedError` for other axes, as JAX does.
+    """Return the softmax along the last axis, computed in float32.
+
+    Raises `UnsupportedError` for other axes, as JAX does.
 
     >>> import volta_fn as vf
     >>> softmax(vf.numpy.zeros(2))
@@ -554,7 +579,9 @@ def tgmm(
     existing_out: Any = None,
     interpret: bool = False,
 ) -> Array:
-    """Multiply groups of consecutive columns by groups of rows: the gradient of `gmm` by its matrices.
+    """Multiply groups of consecutive columns by groups of rows.
+
+    This is the gradient of `gmm` by its matrices.
 
     Args:
         lhs: columns, of shape (k, m).

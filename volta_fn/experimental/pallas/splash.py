@@ -1,4 +1,6 @@
-"""Attention under masks that are described, not stored: `jax.experimental.pallas.ops.tpu.splash_attention`.
+"""Attention under masks that are described, not stored.
+
+The names are those of `jax.experimental.pallas.ops.tpu.splash_attention`.
 
 A `Mask` has a shape and gives any block of itself as a NumPy array. `make_splash_mha` makes a function of queries, keys and values from
 one; it computes on every target by `nn.dot_product_attention`, so that sizes of blocks have no effect.
@@ -125,7 +127,10 @@ class MultiHeadMask(Mask):
 
 @dataclass(frozen=True)
 class NumpyMask(Mask):
-    """A mask that is a NumPy array of bool with two axes; raises `ArgumentError` for others."""
+    """A mask that is a NumPy array of bool with two axes.
+
+    Raises `ArgumentError` for others.
+    """
 
     array: np.ndarray
 
@@ -204,7 +209,10 @@ class CausalMask(_PositionMask):
 
 
 class LocalMask(_PositionMask):
-    """A mask that shows keys within a window: how many to the left and right of ``t + offset``; None is no limit."""
+    """A mask that shows keys within a window.
+
+    The window says how many to the left and right of ``t + offset``; None is no limit.
+    """
 
     window_size: tuple[int | None, int | None]
     offset: int
@@ -252,7 +260,10 @@ def make_chunk_attention_mask(shape: tuple[int, int], chunk_size: int) -> np.nda
 
 
 def make_random_mask(shape: tuple[int, int], sparsity: float, seed: int) -> np.ndarray:
-    """Return an array of bool, of which a share `sparsity` is False on average, drawn as JAX draws it."""
+    """Return an array of bool, of which a share `sparsity` is False.
+
+    The share is an average; numbers are drawn as JAX draws them.
+    """
     return np.random.RandomState(seed).binomial(n=1, p=1.0 - sparsity, size=shape).astype(np.bool_)
 
 
@@ -306,7 +317,9 @@ class SplashBlockSizes:
 def _attend(
     mask: Any, q: Any, k: Any, v: Any, segment_ids: SegmentIds | None, sinks: Any, save_residuals: bool, soft_cap: float | None
 ) -> Any:
-    """Return softmax(q kᵀ) v of shape (heads, T, features of v) under a mask of shape (heads, T, S), maybe with its logarithms of sums.
+    """Return softmax(q kᵀ) v under a mask, maybe with logarithms of sums.
+
+    The result has the shape (heads, T, features of v), the mask (heads, T, S).
 
     A sink is a logit of its head's, to which no value belongs. It is that of a further key here: of zeros, with the sink as its bias.
     """
@@ -361,7 +374,10 @@ attention_reference_custom = attention_reference
 
 
 def make_attention_reference(mask: Any, is_mqa: bool, backward_impl: str = "vanilla", **params: Any) -> Callable[..., Any]:
-    """Return the function that a kernel with this mask computes, in float32 at least; `params` are options of `attention_reference`."""
+    """Return the function that a kernel with this mask computes.
+
+    It computes in float32 at least; `params` are options of `attention_reference`.
+    """
     kernel = _make_kernel(mask, is_mqa=is_mqa, head_shards=1, q_seq_shards=1)
 
     def reference(
@@ -388,7 +404,9 @@ make_masked_mqa_reference = functools.partial(make_attention_reference, is_mqa=T
 
 @register_pytree_node_class
 class SplashAttentionKernel:
-    """Attention under a mask, a tree with the mask as its leaf; `make_splash_mha` makes one.
+    """Attention under a mask, a tree with the mask as its leaf.
+
+    `make_splash_mha` makes one.
 
     It is called with queries of shape (heads, T, features), keys and values of shape (groups, S, features) or, with `is_mqa`,
     (S, features), and maybe `SegmentIds` and sinks, one logit for each head. Logits are not scaled.
@@ -401,12 +419,18 @@ class SplashAttentionKernel:
         self.is_mqa, self.save_residuals, self.attn_logits_soft_cap = is_mqa, save_residuals, attn_logits_soft_cap
 
     def __call__(self, q: Any, k: Any, v: Any, segment_ids: SegmentIds | None = None, sinks: Any = None) -> Any:
-        """Return the result, or the pair of it and a tuple with logarithms of sums of exponentials, of shape (heads, T)."""
+        """Return the result, maybe with logarithms of sums.
+
+        These are a tuple beside it, with an array of shape (heads, T).
+        """
         k, v = (k[None], v[None]) if self.is_mqa else (k, v)
         return _attend(self.mask, q, k, v, segment_ids, sinks, self.save_residuals, self.attn_logits_soft_cap)
 
     def manual_sharding_spec(self, sharding: Any) -> SplashAttentionKernel:
-        """Return a tree like this with a partition spec of the mask, for `shard_map`; `sharding` splits heads and queries."""
+        """Return a tree like this with a partition spec of the mask.
+
+        It is for `shard_map`; `sharding` splits heads and queries.
+        """
         heads, queries = sharding.spec
         return self._like(PartitionSpec(heads, queries, None))
 
@@ -438,7 +462,10 @@ def _make_kernel(
     residual_checkpoint_name: str | None = None,
     interpret: bool = False,
 ) -> SplashAttentionKernel:
-    """Return attention under a mask: a `MultiHeadMask`, or an array of bool of shape (heads, T, S)."""
+    """Return attention under a mask.
+
+    The mask is a `MultiHeadMask`, or an array of bool of shape (heads, T, S).
+    """
     if len(mask.shape) != 3:
         raise ShapeError(f"Unexpected mask shape: {mask.shape}; it has axes of heads, queries and keys")
     values = mask if isinstance(mask, Array) else vnp.asarray(mask[:, :, :])
