@@ -35,7 +35,7 @@ from volta_fn.jax.namespace import VERSION, Refused, read_refused, read_table, r
 SURFACE = ROOT / "tests" / "jax" / "surface.txt"
 IMPORTED = ROOT / "volta_fn" / "jax" / "imported_names.txt"
 #: The release of the newest JAX, and its names and signatures that the recorded one lacks.
-NEWER_VERSION, NEWER = "0.12.0", SURFACE.with_name("newer_surface.txt")
+NEWER_VERSION, NEWER = "0.12.0.1", SURFACE.with_name("newer_surface.txt")
 PAGE = ROOT / "docs" / "jax_names.md"
 #: Parts of the packages' names that are private, or tests and programs of JAX itself.
 _PRIVATE = {"_src", "tests", "examples", "testing", "test_util", "mock_data"}

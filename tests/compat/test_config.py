@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Iterator
 
@@ -37,6 +38,26 @@ def test_unknown_settings_are_refused_and_others_kept() -> None:
         _ = config.jax_nonsense
     config.update("jax_log_compiles", True)
     assert config.jax_log_compiles is config.read("jax_log_compiles") is True
+
+
+def test_every_setting_of_jax_is_here_and_has_a_state() -> None:
+    jax = pytest.importorskip("jax")
+    theirs, ours = importlib.import_module("jax._src.config"), importlib.import_module("volta_fn.jax._src.config")
+    assert not jax.config.values.keys() - ours.config.values.keys()
+    names = [
+        name
+        for name in dir(theirs)
+        if type(getattr(theirs, name)).__name__ in ("State", "Flag") and name[0] != "_" and name != "disable_jit"
+    ]
+    assert len(names) > 90
+    for name in names:
+        state, value = getattr(ours, name), getattr(theirs, name).value
+        assert isinstance(state.value, str) or type(state.value) is type(value), name  # members of enumerations are texts
+    assert ours.enable_compilation_cache.value is True
+    with ours.enable_compilation_cache(False):
+        assert ours.config.jax_enable_compilation_cache is False
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = ours.nonsense
 
 
 def test_a_setting_is_updated_through_the_module() -> None:

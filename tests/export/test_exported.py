@@ -35,6 +35,7 @@ from volta_fn.errors import (
 )
 from volta_fn.export.programs import pack, unpack
 from volta_fn.export.values import KINDS, check_parameters
+from volta_fn.settings import current as settings
 
 
 def model(params: Any, x: Any) -> Any:
@@ -70,6 +71,15 @@ def test_a_symbolic_size_stands_for_every_size() -> None:
     for n in (1, 2, 7, 30):
         assert equal(loaded.call(PARAMS, inputs(n)), vf.jit(model)(PARAMS, inputs(n)))
     assert [str(s) for s in loaded.in_avals[1].shape] == ["b", "3"]
+
+
+def test_sizes_of_several_scopes_are_refused_in_the_mode_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    structs = [vf.ShapeDtypeStruct(export.symbolic_shape("b, 2", constraints=texts), "float32") for texts in ((), ["b >= 2"])]
+    function = export.export(vf.jit(lambda x, y: vnp.concatenate([x, y], 1)))
+    assert str(function(*structs).out_avals[0].shape[0]) == "b"
+    monkeypatch.setattr(settings, "permissive", True)
+    with pytest.raises(ArgumentError, match=r"mixing of symbolic scopes.*\['b >= 2'\]"):
+        function(*structs)
 
 
 @pytest.mark.parametrize(

@@ -71,16 +71,16 @@ def test_refused_names_import_and_raise_when_they_are_called(path: str) -> None:
 def test_refused_names_are_of_the_kind_that_jax_has() -> None:
     jax = ours
     fuser, pallas = jax.experimental.pallas.fuser, jax.experimental.pallas
-    assert isinstance(fuser.Fusion, type) and issubclass(fuser.Fusion, Refused)
+    assert isinstance(fuser.BlockIndexTransform, type) and issubclass(fuser.BlockIndexTransform, Refused)
     assert inspect.isfunction(pallas.core_map) and isinstance(pallas.pallas_call_p, Primitive)
     assert isinstance(pallas.semaphore, type) and isinstance(pallas.mosaic_gpu.SMEM, RefusedValue)
     assert {pallas.pallas_call_p: 1}  # a key of a table of rules
 
-    class Mask(jax.experimental.pallas.ops.tpu.splash_attention.Mask):
+    class Config(jax.experimental.pallas.ops.gpu.attention_mgpu.TuningConfig):
         pass
 
-    with pytest.raises(UnsupportedError, match="Mask cannot be used: kernels"):
-        Mask()
+    with pytest.raises(UnsupportedError, match="Config cannot be used: kernels"):
+        Config()
     assert not hasattr(jax.experimental.pallas, "nonsense")
 
 

@@ -16,7 +16,6 @@ ABSENT = """
 jax._src.clusters.ClusterEnv._cluster_types jax._src.clusters.SlurmCluster.is_env_present
 jax._src.image.scale.ResizeMethod.from_string jax._src.interpreters.pxla._cached_lowering_to_hlo.cache_clear
 jax._src.interpreters.pxla._cached_lowering_to_hlo.cache_info
-jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_kernel.BlockSizes.get_default
 jax.experimental.pallas.tpu.BufferedRef.create jax.experimental.pallas.tpu.BufferedRef.input
 jax.experimental.pallas.tpu.BufferedRef.input_output jax.experimental.pallas.tpu.BufferedRef.output
 jax.extend.mlir.dialects.stablehlo.ComparisonTypeAttr.get jax.extend.mlir.ir.DenseI64ArrayAttr.get jax.extend.mlir.ir.DictAttr.get

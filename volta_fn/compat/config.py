@@ -142,31 +142,47 @@ IGNORED: dict[str, Any] = {
     **dict.fromkeys(
         """jax2tf_associative_scan_reductions jax_remove_size_one_mesh_axis_from_type
         jax_compilation_cache_expect_pgle jax_debug_key_reuse jax_disable_most_optimizations jax_distributed_debug
-        jax_enable_custom_prng jax_enable_pgle jax_enable_recoverability jax_hlo_source_file_canonicalization_regex
+        jax_enable_custom_prng jax_enable_pgle jax_enable_recoverability
         jax_log_checkpoint_residuals jax_no_collectives jax_no_execution jax_no_tracing jax_raise_persistent_cache_errors jax_remat3
         jax_scan3 jax_custom_vjp3 jax_softmax_custom_jvp jax_thread_guard jax_disable_vmap_shmap_error
-        jax_high_dynamic_range_gumbel jax_threefry_gpu_kernel_lowering eager_constant_folding check_vma""".split(),
+        jax_high_dynamic_range_gumbel jax_threefry_gpu_kernel_lowering eager_constant_folding check_vma
+        jax_bcoo_cusparse_lowering jax_compilation_cache_check_contents jax_compilation_cache_include_metadata_in_key
+        jax_debug_leaked_clients_on_clear_backends jax_disallow_mesh_context_manager jax_experimental_unsafe_xla_runtime_errors
+        jax_export_ignore_forward_compatibility jax_force_dcn_cross_host_transfers jax_mosaic_allow_hlo jax_pallas_enable_debug_checks
+        jax_pallas_poison_buffers jax_pallas_verbose_errors jax_ragged_dot_use_gpu_pallas_triton_lowering jax_refs_to_pins
+        jax_remove_custom_partitioning_ptr_from_cache_key jax_share_binary_between_hosts jax_use_emit_pipeline_primitive
+        jax_use_simplified_jaxpr_constants""".split(),
         False,
     ),
     **dict.fromkeys(
         """jax_cpu_enable_async_dispatch jax_enable_compilation_cache jax_auto_pcast jax_include_full_tracebacks_in_locations
         jax_mutable_array_checks jax_pprint_use_color jax_threefry_partitionable jax_use_direct_linearize jax_use_shardy_partitioner
-        jax_compiler_enable_remat_pass""".split(),
+        jax_compiler_enable_remat_pass jax_check_proxy_envs jax_enable_preemption_service jax_include_debug_info_in_dumps
+        jax_pallas_use_mosaic_gpu jax_ragged_dot_use_ragged_dot_instruction jax_sort_devices_by_process_index
+        jax2tf_default_native_serialization""".split(),
         True,
     ),
     **dict.fromkeys(
         """jax_array_garbage_collection_guard jax_compilation_cache_dir jax_transfer_guard
         jax_transfer_guard_device_to_device jax_transfer_guard_device_to_host jax_transfer_guard_host_to_device
-        jax_cross_host_transfer_socket_address jax_pjrt_client_create_options""".split(),
+        jax_cross_host_transfer_socket_address jax_cross_host_transfer_timeout_seconds jax_cross_host_transfer_transfer_size
+        jax_hlo_source_file_canonicalization_regex jax_pjrt_client_create_options jax_source_url_schema""".split(),
         None,
     ),
     "jax_backend_target": "",
     "jax_captured_constants_report_frames": 0,
     "jax_captured_constants_warn_bytes": 2_000_000_000,
     "jax_compilation_cache_max_size": -1,
+    "jax_compiler_detailed_logging_min_ops": 10,
     "jax_cpu_collectives_implementation": "gloo",
+    "jax_cpu_get_global_topology_timeout_minutes": 5,
+    "jax_cpu_get_local_topology_timeout_minutes": 2,
+    "jax_cross_host_transport_addresses": "",
+    "jax_cuda_visible_devices": "all",
     "jax_debug_log_modules": "",
+    "jax_dump_ir_modes": "stablehlo",
     "jax_dump_ir_to": "",
+    "jax_embedded_constants_max_bytes": 32,
     "jax_error_checking_behavior_divide": "ignore",
     "jax_error_checking_behavior_nan": "ignore",
     "jax_error_checking_behavior_oob": "ignore",
@@ -177,17 +193,24 @@ IGNORED: dict[str, Any] = {
     "jax_mock_gpu_topology": "",
     "jax_pmap_shmap_merge": True,
     "jax_memory_fitting_level": "O2",
+    "jax_oneapi_visible_devices": "all",
     "jax_optimization_level": "UNKNOWN",
     "jax_persistent_cache_enable_xla_caches": "",
     "jax_persistent_cache_min_compile_time_secs": 1.0,
     "jax_persistent_cache_min_entry_size_bytes": 0,
     "jax_pgle_aggregation_percentile": 90,
     "jax_pgle_profiling_runs": 3,
+    "jax_rocm_visible_devices": "all",
+    "jax_send_traceback_to_runtime": "off",
     "jax_serialization_version": 0,
+    "jax_share_binary_between_hosts_timeout_ms": 1_200_000,
     "jax_traceback_filtering": "auto",
     "jax_traceback_in_locations_limit": 100,
     "jax_tracer_error_num_traceback_frames": 5,
+    "jax_use_magma": "auto",
     "jax_xla_backend": "",
+    "jax_xla_profile_version": 0,
+    "mock_num_gpu_processes": 0,
 }
 
 _DEFAULTS: dict[str, Any] = {
@@ -398,3 +421,23 @@ jax_export_calling_convention_version = State("jax_export_calling_convention_ver
 auto_pcast = State("jax_auto_pcast", True)
 remove_size_one_mesh_axis_from_type = State("jax_remove_size_one_mesh_axis_from_type", True)
 jax2tf_associative_scan_reductions = State("jax2tf_associative_scan_reductions", True)
+
+
+#: Settings whose state JAX calls otherwise.
+_STATE_NAMES = {
+    "enable_remat_opt_pass": "jax_compiler_enable_remat_pass",
+    "gpu_use_magma": "jax_use_magma",
+    "use_high_dynamic_range_gumbel": "jax_high_dynamic_range_gumbel",
+    "xla_runtime_errors": "jax_experimental_unsafe_xla_runtime_errors",
+}
+
+
+def __getattr__(name: str) -> State:
+    """Return the state of a setting by its name.
+
+    The name may lack ``jax_``, as in JAX's private module, which has a state for each.
+    """
+    for setting in (_STATE_NAMES.get(name, ""), f"jax_{name}", name):
+        if setting in config.values:
+            return State(setting, True if isinstance(config.values[setting], bool) else None)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

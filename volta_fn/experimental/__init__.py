@@ -1,6 +1,7 @@
 """Counterparts of the modules of `jax.experimental`.
 
-`array_serialization` (arrays in TensorStore), `checkify` (checks in traced functions), `io_callback`, `jet` (derivatives of high order),
+`array_serialization` (arrays in TensorStore), `checkify` (checks in traced functions), `io_callback`, `jax2tf` (functions of
+TensorFlow, and for it), `jet` (derivatives of high order),
 `mesh_utils` and `multihost_utils` (for one process), `ode`, `pallas` (kernels over blocks of arrays), `random` (a generator with a state),
 `sparse` (arrays).
 

@@ -1,5 +1,6 @@
 from volta_fn.experimental import array_serialization as array_serialization
 from volta_fn.experimental import checkify as checkify
+from volta_fn.experimental import jax2tf as jax2tf
 from volta_fn.experimental import jet as jet
 from volta_fn.experimental import mesh_utils as mesh_utils
 from volta_fn.experimental import multihost_utils as multihost_utils

@@ -148,6 +148,13 @@ def traced_source(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     leaves, structure = tree.flatten((args, kwargs))
     symbolic: list[Any] = [d for leaf in leaves if isinstance(leaf, ShapeDtypeStruct) for d in leaf.shape if isinstance(d, Dimension)]
     scopes = list({id(d.scope): d.scope for d in symbolic if d.scope is not None}.values())
+    if settings.permissive and len(scopes) > 1:
+        other = next(d for d in symbolic if d.scope is scopes[1])
+        raise ArgumentError(
+            f"invalid mixing of symbolic scopes: the size {other} is of another call of symbolic_shape than {symbolic[0]}, with "
+            f"constraints {list(scopes[1].constraints)} beside {list(scopes[0].constraints)}; pass scope=, or use symbolic_args_specs for "
+            "all arguments"
+        )
     scope = SymbolicScope([c for s in scopes for c in s.constraints])
     names = sorted(frozenset().union(*[d.variables for d in symbolic]))
     replaced = {factor for monomial in scope.rules for factor, _ in monomial if isinstance(factor, str)}
@@ -317,7 +324,8 @@ def export(fun_jit: Any, *, platforms: Sequence[str] | None = None, disabled_che
         disabled_checks: accepted for compatibility.
 
     Raises:
-        ArgumentTypeError: `fun_jit` is not jitted. ArgumentError: a platform is unknown, or a constraint has a variable that no shape has.
+        ArgumentTypeError: `fun_jit` is not jitted. ArgumentError: a platform is unknown, a constraint has a variable that no shape has, or,
+            in JAX's mode, sizes are of several scopes.
         ExportError: the function calls Python, or its programs for several sizes of a symbolic axis are not the same but for sizes.
 
     >>> import volta_fn as vf

@@ -432,27 +432,55 @@ def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:
     return bounds(dimension)
 
 
+class PolyShape(tuple[Any, ...]):
+    """A shape as `symbolic_args_specs` takes it beside texts.
+
+    It has integers, texts of sizes, and at the end maybe an Ellipsis for further "_".
+
+    >>> str(PolyShape("b", 28, ...))
+    '(b, 28, ...)'
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *sizes: Any) -> PolyShape:
+        """Make a shape.
+
+        Raises `ArgumentError` for sizes that are neither integers nor texts.
+        """
+        if unknown := [size for size in sizes if not isinstance(size, (int, str)) and size is not ...]:
+            raise ArgumentError(f"PolyShape: a size is an integer, a text such as 'b' or '_', or ..., not {unknown[0]!r}")
+        return super().__new__(cls, sizes)
+
+    def __str__(self) -> str:
+        return f"({', '.join('...' if size is ... else str(size) for size in self)})"
+
+
 def symbolic_args_specs(args: Any, shapes_specs: Any, constraints: Sequence[str] = (), scope: SymbolicScope | None = None) -> Any:
     """Return descriptions of arguments, of symbolic shapes that texts describe.
 
     Args:
         args: a pytree of arrays or descriptions.
         shapes_specs: a text for `symbolic_shape`, or None for the argument's own shape; a tree prefix of `args`.
-        constraints, scope: as of `symbolic_shape`.
+        constraints, scope: as of `symbolic_shape`; one of them.
 
     >>> import volta_fn as vf
     >>> symbolic_args_specs((vf.numpy.ones((2, 3)),), "b, ...")
     (ShapeDtypeStruct(shape=(b, 3), dtype=float32),)
     """
+    if scope is not None and constraints:
+        raise ArgumentError("symbolic_args_specs takes a scope or constraints, not both; make the scope with the constraints")
     scope = scope or SymbolicScope(constraints)
+    if isinstance(args, tuple) and isinstance(shapes_specs, list):
+        shapes_specs = tuple(shapes_specs)
     leaves, structure = tree.flatten(args)
-    specs = tree.broadcast_prefix(shapes_specs, args, is_leaf=lambda x: x is None)
+    specs = tree.broadcast_prefix(shapes_specs, args, is_leaf=lambda x: x is None or isinstance(x, PolyShape))
     structs = []
     for leaf, spec in zip(leaves, specs, strict=True):
-        aval = leaf if isinstance(leaf, ShapeDtypeStruct) else aval_of(leaf)
-        shape = aval.shape if spec is None else symbolic_shape(spec, scope=scope, like=aval.shape)
+        aval = leaf if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else aval_of(leaf)  # its sizes may be None
+        shape = symbolic_shape(None if spec is None else str(spec), scope=scope, like=aval.shape)
         if len(shape) != len(aval.shape):
-            raise ShapeError(f"symbolic_args_specs: {spec!r} has {len(shape)} sizes, but the argument is {aval}")
+            raise ShapeError(f"symbolic_args_specs: {str(spec)!r} has {len(shape)} sizes, but the argument is {aval}")
         structs.append(ShapeDtypeStruct(shape, aval.dtype))
     return tree.unflatten(structure, structs)
 

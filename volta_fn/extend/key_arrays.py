@@ -33,15 +33,16 @@ def of_keys(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if isinstance(kwargs.get("dtype"), KeyType):
-            dtype = kwargs["dtype"]
-            if any(map(_is_key, tree.leaves((args, kwargs), is_leaf=_is_key))):
-                keys = call(*args, **{name: value for name, value in kwargs.items() if name != "dtype"})
-                if keys.dtype != dtype:
-                    raise DTypeError(f"keys of the type {keys.dtype} are none of the type {dtype}")
-                return keys
-            words = call(*args, **{**kwargs, "dtype": np.uint32})
-            return wrap_key_data(broadcast_in_dim(words, (*words.shape, dtype.words), range(words.ndim)), dtype=dtype)
+        dtype = next((value for value in (*args, *kwargs.values()) if isinstance(value, KeyType)), None)
+        if dtype is not None:
+            has_keys = any(map(_is_key, tree.leaves((args, kwargs), is_leaf=_is_key)))
+            arguments, options = _replaced(args, kwargs, None if has_keys else np.uint32)
+            values = call(*arguments, **options)
+            if not has_keys:
+                return wrap_key_data(broadcast_in_dim(values, (*values.shape, dtype.words), range(values.ndim)), dtype=dtype)
+            if values.dtype != dtype:
+                raise DTypeError(f"keys of the type {values.dtype} are none of the type {dtype}")
+            return values
         try:
             return function(*args, **kwargs)
         except (ArgumentTypeError, DTypeError):
@@ -66,6 +67,12 @@ def of_two_keys(function: Callable[..., Any], of_keys: Callable[[PRNGKeyArray, P
         return of_keys(*args[:2]) if len(args) > 1 and _is_key(args[0]) and _is_key(args[1]) else function(*args, **kwargs)
 
     return call
+
+
+def _replaced(args: tuple[Any, ...], kwargs: dict[str, Any], dtype: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Return arguments with another dtype in place of a key's."""
+    arguments = [dtype if isinstance(value, KeyType) else value for value in args]
+    return arguments, {name: dtype if isinstance(value, KeyType) else value for name, value in kwargs.items()}
 
 
 def _is_key(value: Any) -> bool:

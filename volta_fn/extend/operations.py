@@ -1,14 +1,14 @@
 """Functions of `jax.lax` that programs written for this package do not need.
 
-They are one-hot vectors of floats, shapes of results, collectives and products in terms of other functions, and random numbers from
-a hidden state.
+They are one-hot vectors of floats, arrays of one random key, shapes of results, collectives and products in terms of other functions, and
+random numbers from a hidden state.
 """
 
 from __future__ import annotations
 
 import enum
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,11 @@ from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.extend.key_arrays import of_keys
+from volta_fn.nn import initializers
 from volta_fn.nn.activations import one_hot_of_numbers
 from volta_fn.primitives.call import io_callback
+from volta_fn.random.keys import PRNGKeyArray
 from volta_fn.scipy.linalg.decompositions import qr as pivoted_qr
 from volta_fn.transforms.custom_derivatives import custom_jvp
 
@@ -36,6 +39,25 @@ def one_hot(x: Any, num_classes: Any, *, dtype: Any = None, axis: Any = -1) -> A
     if value.dtype not in dtypes.INTEGERS | dtypes.BOOL:
         warnings.warn(f"one_hot: class numbers are integers, got {value.aval}", DeprecationWarning, stacklevel=2)
     return one_hot_of_numbers(value, num_classes, dtype, axis)
+
+
+# Initial values.
+
+
+def constant(value: Any, dtype: Any = None) -> Callable[..., Any]:
+    """Return an initializer of arrays filled with a value, or with a random key.
+
+    >>> import volta_fn as vf
+    >>> constant(vf.random.key(0))(None, (2,)).shape
+    (2,)
+    """
+    plain = initializers.constant(value, dtype)
+    keys = of_keys(vnp.full)
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = dtype, out_sharding: Any = None) -> Any:
+        return keys(shape, value, dtype) if isinstance(value, PRNGKeyArray) else plain(key, shape, dtype, out_sharding)
+
+    return init
 
 
 # Shapes of results.

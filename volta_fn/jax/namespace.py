@@ -32,7 +32,7 @@ ADVICE = {
     "kernels": "kernels of Pallas and Mosaic have no compiler here: write the function in jax.numpy, which jit compiles for every target",
     "mlir": "programs are not built as MLIR: lower a primitive by a function of other primitives (jax.interpreters.mlir.lower_fun)",
     "xla": "there is no XLA whose programs or options could be had: inspect jax.make_jaxpr(f)(...), and store functions by jax.export",
-    "tensorflow": "programs are not converted to TensorFlow: store functions by jax.export, or as ONNX by volta_fn.onnx",
+    "tensorflow": "this part of jax2tf has no counterpart: use jax2tf.convert or call_tf, or store functions as ONNX by volta_fn.onnx",
     "tensorstore": "checkpoints are not written by TensorStore: use volta_fn.io.save and volta_fn.io.load",
     "cudnn": "cuDNN's cells are not called: write the cell in jax.numpy under jax.lax.scan",
     "sparse": "this operation has no sparse form here: use BCOO's methods, or m.todense() and jax.numpy",
@@ -247,8 +247,13 @@ class Namespace(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a name, except a module in place of the refused function of its name."""
-        if not isinstance(value, Namespace) or self._path in read_table() or name not in refused_names(self._path):
+        """Set a name, except a module in place of the function of its name.
+
+        Such functions are those that the table lists or refuses.
+        """
+        _, original = self._entry.names.get(name, ("", ""))
+        listed = original or (self._path not in read_table() and name in refused_names(self._path))
+        if not isinstance(value, Namespace) or not listed:
             super().__setattr__(name, value)
 
     def _look_up(self, name: str) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ import volta_fn.numpy as vnp
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CheckError
 from volta_fn.experimental import checkify
 from volta_fn.experimental import pallas as pl
-from volta_fn.experimental.pallas import tpu, triton
+from volta_fn.experimental.pallas import kernels, tpu, triton
 
 
 def test_indices_have_a_meaning_in_kernels_alone() -> None:
@@ -235,3 +237,50 @@ def test_atomic_operations_count_elements_that_an_index_has_several_times(is_mas
         ufunc.at(wanted, (numbers[chosen], 1), values[chosen])
         out = pl.pallas_call(kernel, vf.ShapeDtypeStruct((4, 2), "int32"))(vnp.asarray(numbers, "int32"), values, mask)
         np.testing.assert_array_equal(out, wanted, err_msg=name)
+
+
+# Kernels that are fused with what surrounds them.
+
+
+def test_a_kernel_with_what_is_before_and_after_it() -> None:
+    @kernels.fusible(output_fusion_prefix=(True, True))
+    def total(x: Any, rows: Any, outs: Any) -> Any:
+        assert outs == (None, None) and x.shape == (4, 8) and x.dtype == "float32" and rows.in_type == ((), {})
+
+        def kernel(x_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = x_ref[...] + 1
+
+        values = pl.pallas_call(kernel, vf.ShapeDtypeStruct(x.shape, x.dtype))(x())
+        return values, rows() * 2
+
+    @vf.jit
+    @kernels.fuse
+    def around(x: Any, y: Any) -> Any:
+        values, rows = total(x * 3, y)
+        return values - 1, rows
+
+    x, y = vnp.arange(32.0).reshape(4, 8), vnp.ones(8)
+    values, rows = around(x, y)
+    np.testing.assert_array_equal(values, np.asarray(x) * 3)
+    np.testing.assert_array_equal(rows, np.full(8, 2.0))
+    np.testing.assert_array_equal(vf.grad(lambda x: around(x, y)[0].sum())(x), np.full((4, 8), 3.0))
+
+
+def test_types_of_a_fusion() -> None:
+    struct = vf.ShapeDtypeStruct((2,), "int8")
+    fusion = kernels.Fusion(lambda x: (x, x), ((struct,), {}), (struct, struct))
+    assert fusion(3) == (3, 3) and fusion.type == (struct, struct)
+    assert fusion.shape == ((2,), (2,)) and fusion.in_shape == (((2,),), {})
+    assert fusion.dtype == (struct.dtype,) * 2 and fusion.in_dtype == ((struct.dtype,), {})
+
+
+def test_functions_with_rules() -> None:
+    @kernels.custom_fusion
+    def add(x: Any, y: Any) -> Any:
+        return x + y
+
+    for define in (add.def_pull_block_spec, add.def_push_block_spec, add.def_eval_rule, add.def_pallas_impl):
+        assert define(len) is len
+    assert vf.jit(kernels.fuse()(add))(1, 2) == 3
+    with pytest.raises(ArgumentTypeError, match="fusible"):
+        kernels.fusible(3)

@@ -1,4 +1,7 @@
-"""What kernels are written with: the step's indices, branches, loops, memory."""
+"""What kernels are written with, and functions that are fused with kernels.
+
+The step's indices, branches, loops, memory.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ import contextlib
 import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.arrays.array import Array, as_value, aval_of
 from volta_fn.core.refs import Ref, converted, new_ref
+from volta_fn.core.staging import check_callable, wraps
 from volta_fn.core.trace import is_concrete
 from volta_fn.debug import print as _print
 from volta_fn.dtypes import result_type
@@ -388,3 +393,103 @@ def masked_write(
         result = write_part(padded, index, new if mask is None else where(mask, new, old))
     base[...] = slice_(result, [0] * array.ndim, array.shape) if padded is not array else result
     return old
+
+
+# Kernels that are fused with what is computed before and after them, as in `jax.experimental.pallas.fuser`.
+#
+# There a fusible kernel gets functions that compute blocks of its inputs, and others to apply to blocks of its outputs. Here the compiler
+# fuses what surrounds a kernel by itself: `fuse` returns a function as it is, a fusible gets functions that return its arguments, and None
+# for its outputs.
+
+
+@dataclass
+class Fusion:
+    """A function of arrays with its types.
+
+    They are those of the arguments, as ``(args, kwargs)``, and of the results.
+    """
+
+    func: Callable[..., Any]
+    in_type: Any
+    out_type: Any
+    strict_mode: bool = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the function's result."""
+        return self.func(*args, **kwargs)
+
+    @property
+    def shape(self) -> Any:
+        """The shapes of the results."""
+        return tree.map(lambda aval: aval.shape, self.out_type)
+
+    @property
+    def dtype(self) -> Any:
+        """The dtypes of the results."""
+        return tree.map(lambda aval: aval.dtype, self.out_type)
+
+    @property
+    def type(self) -> Any:
+        """The types of the results."""
+        return self.out_type
+
+    @property
+    def in_shape(self) -> Any:
+        """The shapes of the arguments."""
+        return tree.map(lambda aval: aval.shape, self.in_type)
+
+    @property
+    def in_dtype(self) -> Any:
+        """The dtypes of the arguments."""
+        return tree.map(lambda aval: aval.dtype, self.in_type)
+
+
+def fusible(f: Callable[..., Any] | None = None, *, output_fusion_prefix: Any = True) -> Any:
+    """Return a function of arrays, given one of functions that return them.
+
+    Args:
+        f: called with a `Fusion` without arguments in place of each array, and last with a tree of None.
+        output_fusion_prefix: the structure of this tree.
+
+    >>> import volta_fn as vf
+    >>> double = fusible(lambda x, out: 2 * x() if out is None else out(2 * x()))
+    >>> fuse(lambda x: double(x + 1) - 1)(vf.numpy.arange(3))
+    Array([1, 3, 5], dtype=int32)
+    """
+    if f is None:
+        return lambda f: fusible(f, output_fusion_prefix=output_fusion_prefix)
+    check_callable(f, "fusible")
+    function = f
+    outputs = tree.map(lambda _: None, output_fusion_prefix)
+
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        return function(*tree.map(lambda x: Fusion(lambda: x, ((), {}), aval_of(x)), args), outputs)
+
+    return call
+
+
+def fuse(f: Callable[..., Any] | None = None, *, resolve_fusion_dtypes: bool = True, debug: bool = False, strict_mode: bool = True) -> Any:
+    """Return a function as it is; the options have no effect."""
+    if f is None:
+        return fuse
+    check_callable(f, "fuse")
+    return f
+
+
+class custom_fusion:  # JAX's name
+    """A function with rules for its blocks, which are accepted and have no effect."""
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        check_callable(fun, "custom_fusion")
+        self.fun = fun
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the function's result."""
+        return self.fun(*args, **kwargs)
+
+    def def_pull_block_spec(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        """Accept a rule for blocks of the arguments, given those of the results."""
+        return rule
+
+    def_push_block_spec = def_eval_rule = def_pallas_impl = def_pull_block_spec
