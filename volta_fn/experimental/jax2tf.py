@@ -29,7 +29,7 @@ from volta_fn.export.exported import DisabledSafetyCheck
 from volta_fn.export.symbolic import PolyShape, symbolic_args_specs
 from volta_fn.jit.function import jit
 from volta_fn.lazy_imports import load
-from volta_fn.primitives.callbacks import io_callback, pure_callback
+from volta_fn.primitives.call import io_callback, pure_callback
 from volta_fn.transforms.custom_derivatives import custom_vjp
 from volta_fn.transforms.grad import vjp
 

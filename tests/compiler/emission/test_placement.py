@@ -33,7 +33,7 @@ from volta_fn.targets.cpu.runtime import program as cpu_programs
 from volta_fn.targets.cpu.runtime.compile import CommandWriter
 from volta_fn.targets.cpu.target import CpuTarget
 from volta_fn.targets.nvidia import library
-from volta_fn.targets.wgsl.plans import program_plan
+from volta_fn.targets.wgsl import program_plan
 
 CPU = vf.devices("cpu")[0]
 

@@ -25,7 +25,7 @@ from volta_fn import dtypes, lax, nn
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ArgumentError, GradientError, ShapeError, UnsupportedError
-from volta_fn.primitives.ragged import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
+from volta_fn.primitives.contraction import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
 from volta_fn.transforms.custom_derivatives import custom_vjp
 
 __all__ = [
