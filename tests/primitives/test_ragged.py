@@ -10,7 +10,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.primitives.contraction import expanded
+from volta_fn.primitives.contraction import expanded_ragged_dot
 from volta_fn.test_util import check_grads
 
 RNG = np.random.default_rng(3)
@@ -115,7 +115,9 @@ def test_sums_are_no_narrower_than_their_operands():
 def test_rows_meet_only_their_groups_matrix():
     """The products of compiled programs have blocks of rows, and one matrix each."""
     x, w = np.ones((64, 5), np.float32), np.ones((8, 5, 6), np.float32)
-    text = str(vf.make_jaxpr(lambda *a: expanded(*a, kind="rows", rounds=False, dtype=np.dtype(np.float32)))(x, w, np.ones(8, np.int32)))
+    text = str(
+        vf.make_jaxpr(lambda *a: expanded_ragged_dot(*a, kind="rows", rounds=False, dtype=np.dtype(np.float32)))(x, w, np.ones(8, np.int32))
+    )
     assert text.count("dot_general") == 1
     assert "f32[8,6] = dot_general" in text
 

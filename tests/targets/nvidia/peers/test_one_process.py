@@ -22,7 +22,8 @@ from volta_fn.core.devices import device_world
 from volta_fn.core.devices.device_world import on_all
 from volta_fn.errors import ArgumentError, CallbackError, DeviceError, DistributedError, DonatedBufferError, ShapeError
 from volta_fn.targets.gpu import program as gpu_program
-from volta_fn.targets.nvidia.peers import Peers, exchange
+from volta_fn.targets.nvidia import peers
+from volta_fn.targets.nvidia.peers import Peers
 
 
 class Machine(NamedTuple):
@@ -421,7 +422,7 @@ def test_a_launch_that_fails_ends_kernels_that_wait_for_it(machine: Machine) -> 
 
 
 def test_results_of_a_call_survive_the_next_one_that_is_interrupted(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "_LONG", 10**6)  # nanoseconds until a kernel tells that it waits
+    monkeypatch.setattr(peers, "_LONG", 10**6)  # nanoseconds until a kernel tells that it waits
     mapped = vf.jit(machine.by_rows(lambda x: lax.psum(x, "i")))
     x = vf.device_put(np.arange(4.0, dtype=np.float32), vf.NamedSharding(machine.mesh((2,), "i"), P("i")))
     other = vf.block_until_ready(x * 10.0)
