@@ -97,7 +97,7 @@ def _algorithm(k: int, label: str = "algorithm", others: Mapping[str, Any] = Map
 # factorisations
 
 _STACKS = [
-    *each("lapack", _TASK=(1.0, 1e12), _SCRATCH=(1,), _MOST_TASKS=(1, 1000), _FEW_TASKS=(1, 1000), _SMALL=(0,), _MEDIUM=(0,)),
+    *each("lapack", _TASK=(1.0, 1e12), _SCRATCH=(1,), _MOST_TASKS=(1, 1000), _FEW_TASKS=(1, 1000), _SMALL=(0,), _MEDIUM=(0,), _FEW_ROWS=(0,), _MATRICES=(1,)),
 ]
 
 CHOICES: dict[str, Choices] = {
@@ -211,7 +211,7 @@ NO_CHOICES = {
     *(f"attention:{name}" for name in ("FEWEST_LOGITS", "FEWEST_QUERIES")),  # routines are asked for directly
     *(f"convolution{name}" for name in (".blocking:NANOSECONDS", ":_CYCLE", ":_OVERHEAD")),
     *(f"fourier:{name}" for name in ("_LONGEST_PRIME", "_LONGEST_UNROLLED", "_PASS", "_NUMBER")),
-    *(f"lapack:{name}" for name in ("_ALIGNMENT", "_CALL", "_SPEED")),
+    *(f"lapack:{name}" for name in ("_ALIGNMENT", "_CALL", "_SPEED", "_LANES_STEP")),
     *(
         f"library.scans:{name}" for name in ("_MOST_NODES", "_WHILE_LOOP_NS", "_CLOCK_INTERVAL")
     ),  # of loops, which are no routines of primitives

@@ -113,7 +113,7 @@ def language_loss(model: Any, windows: Any) -> Any:
 @pytest.fixture(scope="module")
 def trained() -> tuple[Any, np.ndarray]:
     """A small GPT in bfloat16 that has learnt the letters of a licence, and a part of the text."""
-    text = (Path(__file__).parents[3] / "LICENSE").read_bytes()
+    text = (Path(__file__).parents[2] / "LICENSE").read_bytes()
     letters = sorted(set(text))
     tokens = np.searchsorted(letters, np.frombuffer(text, np.uint8)).astype(np.int32)
     windows = np.stack([tokens[i : i + 33] for i in range(0, len(tokens) - 33, 11)])

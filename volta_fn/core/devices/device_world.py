@@ -87,6 +87,7 @@ class ThreadCommunicator:
             rows = [*meeting.rows]
             meeting.barrier.wait(self._limit)
         except threading.BrokenBarrierError:
+            _meetings.check(meeting.ranks)  # whoever notices a failure ends the others' waiting, and they may be first to tell
             raise DistributedError(
                 f"GPU {meeting.ranks[self.index]} has waited in vain for the others of the GPUs {list(meeting.ranks)} in {description}: "
                 f"one of them has failed, or has not come in {self._limit:g} s"
