@@ -24,11 +24,20 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.dtypes import INEXACT
-from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, ExportError, GradientError, ShapeError, VoltaError
+from volta_fn.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CorruptFileError,
+    ExportError,
+    GradientError,
+    ShapeError,
+    UnsupportedError,
+    VoltaError,
+)
 from volta_fn.export import values
 from volta_fn.export.programs import ProgramWriter, output_types, pack, read_constants, read_program, struct_of, unpack
 from volta_fn.export.symbolic import Generalizer, SymbolicScope, sample_count
-from volta_fn.export.values import INVALID, check_keys, damaged, describe, first_line, treedef_of
+from volta_fn.export.values import INVALID, check_nodes, damaged, describe, first_line, treedef_of
 from volta_fn.jit import jit
 from volta_fn.jit.compile import with_wide_inputs
 from volta_fn.primitives.call import call_params, jit_p
@@ -265,6 +274,8 @@ def _trace_vjp(stage: Any) -> Any:
 # `export` and `deserialize`, and the functions that they return.
 
 _PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")
+#: Platforms on which JAX reuses the memory of donated arguments.
+_DONATING_PLATFORMS = frozenset({*_PLATFORMS, "neuron"})
 #: The oldest and newest of JAX's calling conventions that calls follow: arguments are flat, and sizes follow from their shapes.
 minimum_supported_calling_convention_version, maximum_supported_calling_convention_version = 9, 10
 #: Errors that compiling a program with wrong parameters may raise. Files hold no code of users, which could raise them too.
@@ -327,6 +338,7 @@ def export(fun_jit: Any, *, platforms: Sequence[str] | None = None, disabled_che
         ArgumentTypeError: `fun_jit` is not jitted. ArgumentError: a platform is unknown, a constraint has a variable that no shape has, or,
             in JAX's mode, sizes are of several scopes.
         ExportError: the function calls Python, or its programs for several sizes of a symbolic axis are not the same but for sizes.
+        UnsupportedError: in JAX's mode, an argument is donated, which some of the platforms support and others do not.
 
     >>> import volta_fn as vf
     >>> shape = vf.export.symbolic_shape("b, 2")
@@ -351,9 +363,21 @@ def export(fun_jit: Any, *, platforms: Sequence[str] | None = None, disabled_che
 
     def exporting(*args: Any, **kwargs: Any) -> Exported:
         source, scope = traced_source(fun_jit, args, kwargs)
+        if settings.permissive and source.stages[0].donate_argnums:
+            check_donation(chosen)
         return _from_source(source, chosen, scope.constraints, source.stages[0].out_tree, described_shardings((args, kwargs)))
 
     return exporting
+
+
+def check_donation(platforms: Sequence[str]) -> None:
+    """Raise `UnsupportedError` if some of the platforms support donation, but not all."""
+    supporting = [platform for platform in platforms if platform in _DONATING_PLATFORMS]
+    if 0 < len(supporting) < len(platforms):
+        raise UnsupportedError(
+            f"In multi-platform lowering either all or no lowering platforms should support donation, but of {list(platforms)} only "
+            f"{supporting} do; export for these, or without donate_argnums and donate_argnames"
+        )
 
 
 def deserialize(blob: bytes | bytearray) -> Exported:
@@ -579,8 +603,10 @@ class Exported:
         Args:
             vjp_order: how often the loaded function can be differentiated in reverse mode.
 
-        Raises `ArgumentError` for an order that is negative, or larger than 8, and `ArgumentTypeError` for dictionaries whose keys are no
-        texts or integers.
+        Raises:
+            ArgumentError: the order is negative, or larger than 8; in JAX's mode, arguments or results have nodes of a class that is not
+                registered for files.
+            ArgumentTypeError: the keys of a dictionary are no texts or integers.
         """
         if not isinstance(vjp_order, int) or not 0 <= vjp_order <= _HIGHEST_ORDER:
             raise ArgumentError(f"serialize: vjp_order must be from 0 to {_HIGHEST_ORDER}, got {vjp_order!r}")
@@ -589,8 +615,8 @@ class Exported:
             levels.append(levels[-1].vjp())
         manifest: dict[str, Any] | None = None
         for level in reversed(levels):
-            check_keys(level._manifest["in_tree"])
-            check_keys(level._manifest["out_tree"])
+            check_nodes(level._manifest["in_tree"])
+            check_nodes(level._manifest["out_tree"])
             fields = {key: value for key, value in level._manifest.items() if key != "vjp"}
             manifest = fields if manifest is None else fields | {"vjp": manifest}
         assert manifest is not None
