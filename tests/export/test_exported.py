@@ -137,6 +137,19 @@ def test_the_error_of_donation_names_platforms_that_support_it(monkeypatch: pyte
         export.export(vf.jit(vnp.sin, donate_argnums=0), platforms=["cpu", "other"])(vnp.ones(3))
 
 
+def test_the_text_of_a_program_stands_for_that_of_mlir() -> None:
+    function = vf.jit(lambda x: (x[::2] + 1, -x))
+    fixed = export.export(function)(np.ones(5, "float32"))
+    assert fixed.mlir_module() == str(fixed.mlir_module(serialized=False)) == str(fixed.jaxpr)
+    symbolic = saved(function, vf.ShapeDtypeStruct(export.symbolic_shape("n"), "float32"))
+    program = symbolic.mlir_module(False)
+    assert [str(a) for a in program.out_avals] == ["f32[floordiv(n + 1, 2)]", "f32[n]"]
+    assert "floordiv(n + 1, 2)" in symbolic.mlir_module()
+    mean = export.export(vf.jit(lambda x: x.mean()))(vf.ShapeDtypeStruct(export.symbolic_shape("n"), "float32"))
+    with pytest.raises(ShapeError, match="depends on the symbolic size n"):
+        mean.mlir_module()
+
+
 @pytest.mark.parametrize(
     ("function", "shape"),
     [

@@ -20,7 +20,7 @@ from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import current_default_device
 from volta_fn.core.devices.sharding import NamedSharding, PartitionSpec
 from volta_fn.core.dimension import Dimension, Size, divided
-from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, format_jaxpr
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.dtypes import INEXACT
@@ -313,6 +313,15 @@ class DisabledSafetyCheck:
         """Return the check of a custom call; programs have none."""
         return cls(f"custom_call:{target_name}")
 
+    def is_custom_call(self) -> str | None:
+        """Return the target of the custom call; None for another check.
+
+        >>> DisabledSafetyCheck.custom_call("solve").is_custom_call()
+        'solve'
+        """
+        kind, _, target = self.name.partition(":")
+        return target if kind == "custom_call" else None
+
     def __repr__(self) -> str:
         return f"DisabledSafetyCheck({self.name})"
 
@@ -518,6 +527,21 @@ class Exported:
         if self._names:
             raise ShapeError(f"{self.fun_name} has a program for each size of {', '.join(self._names)}; export it for one to see it")
         return self._program({})
+
+    def mlir_module(self, serialized: bool = True) -> Any:
+        """Return the program's text in JAX's notation, or the program unless `serialized`: there is no MLIR.
+
+        Raises `ShapeError` if a number in the program depends on a symbolic size, so that there is a program for each.
+
+        >>> import volta_fn as vf
+        >>> struct = vf.ShapeDtypeStruct(vf.export.symbolic_shape("b"), "float32")
+        >>> print(vf.export.export(vf.jit(lambda x: x + 1))(struct).mlir_module())
+        { lambda ; a:f32[b]. let
+            b:f32[b] = add a 1.0:f32[]
+          in (b,) }
+        """
+        program = self._program({name: Dimension.variable(name, self._scope) for name in self._names})
+        return format_jaxpr(program.jaxpr) if serialized else program
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, eagerly or in a function that is transformed.
