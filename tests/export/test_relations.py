@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import export
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.errors import ArgumentError, InconclusiveDimensionOperation, ShapeError
 from volta_fn.export.symbolic import Relation, satisfying
 
 
@@ -98,3 +99,23 @@ def test_bounds_of_sizes_are_public() -> None:
     assert vf.export.symbolic_dim_bounds(np.int64(7)) == (7, 7)
     with pytest.raises(TypeError, match="an integer or a symbolic size, got '3'"):
         vf.export.symbolic_dim_bounds("3")
+
+
+@pytest.mark.parametrize(
+    ("constraint", "decided"),
+    [("4*a == b", 5), ("b == 4*a", 5), ("3*b == 2*a", 5), ("a*c == b", 0), ("a + c == b", 1), ("mod(b, 4) == a", 1)],
+)
+def test_equations_decide_comparisons(constraint: str, decided: int) -> None:
+    a, b = vf.export.symbolic_shape("a, b", constraints=[constraint])
+    relation = Relation(constraint)
+    some = [dict(zip("abc", sizes, strict=True)) for sizes in itertools.product(range(1, 17), repeat=3)]
+    allowed = [sizes for sizes in some if relation.holds(sizes)]
+    answers = []
+    for left, right in [(b, a), (b, 3 * a), (b, 4 * a), (5 * a, b), (9 * a, 2 * b)]:
+        try:
+            answer = left >= right
+        except InconclusiveDimensionOperation:
+            continue
+        answers.append(answer)
+        assert {left.evaluate(sizes) >= right.evaluate(sizes) for sizes in allowed} == {answer}
+    assert len(answers) >= decided

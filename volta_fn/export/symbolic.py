@@ -212,9 +212,9 @@ class SymbolicScope:
             raise ArgumentError(f"the constraint {text!r} is unsatisfiable: no sizes satisfy it, with those before it")
         if not isinstance(difference, Dimension):
             return
+        opposite = difference * -1  # before the replacement, by which it is 0
         if comparison == "==" and isinstance(first, Dimension) and len(first.terms) == 1:
             self._replace(first, second)
-        opposite = difference * -1
         self.inequalities += {">=": (difference,), "<=": (opposite,), "==": (difference, opposite)}[comparison]
         self.bounds.clear()
 
