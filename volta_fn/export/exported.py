@@ -670,11 +670,8 @@ class Exported:
             raise ShapeError(
                 f"{self.fun_name} takes arguments of shapes {symbolic_shapes}, got {list(shapes)}: {wrong[0][0]} is not {wrong[0][1]}"
             )
-        scope = self._scope
-        if bad := [name for name, size in sizes.items() if not scope.allows(name, size)]:
-            raise ShapeError(f"{self.fun_name} takes sizes with {list(scope.constraints)}, got {bad[0]} = {sizes[bad[0]]}")
-        if broken := [r.text for r in scope.relations if r.names <= sizes.keys() and not r.holds(sizes)]:
-            raise ShapeError(f"{self.fun_name} takes sizes with {broken[0]}, got {sizes}")
+        if (violated := self._scope.violated(sizes)) is not None:
+            raise ShapeError(f"{self.fun_name} takes sizes with {list(self._scope.constraints)}, got {sizes}: {violated}")
         return dict(sorted(sizes.items()))
 
 
