@@ -529,9 +529,9 @@ class Exported:
         return self._program({})
 
     def mlir_module(self, serialized: bool = True) -> Any:
-        """Return the program's text in JAX's notation, or the program unless `serialized`: there is no MLIR.
+        """Return the program's text in JAX's notation: there is no MLIR.
 
-        Raises `ShapeError` if a number in the program depends on a symbolic size, so that there is a program for each.
+        Unless `serialized`, return the program. Raises `ShapeError` if a number in it depends on a symbolic size.
 
         >>> import volta_fn as vf
         >>> struct = vf.ShapeDtypeStruct(vf.export.symbolic_shape("b"), "float32")

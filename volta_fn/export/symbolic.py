@@ -254,7 +254,7 @@ class SymbolicScope:
         return is_size and all(checks[kind](n) for variable, kind, n in self._limits if variable == name)
 
     def violated(self, sizes: Mapping[str, Any]) -> str | None:
-        """Return a size that a variable may not have, or a constraint that sizes do not satisfy; None if there is none.
+        """Return a size or a constraint that sizes violate, or None.
 
         Raises `InconclusiveDimensionOperation` for symbolic ones that may do so.
 
