@@ -33,6 +33,7 @@ FILES = (
     "lax_reference",
     "internal_test_util.lax_test_util",
     "internal_test_util.test_harnesses",
+    "pallas.pallas_test_util",
 )
 #: The public modules whose names a private module has, if it is not that of the same name.
 PUBLIC = {
@@ -50,6 +51,8 @@ PUBLIC = {
     "mesh": ("jax.sharding",),
     "nn.functions": ("jax.nn",),
     "numpy": ("jax.numpy",),
+    "pallas": ("jax.experimental.pallas",),
+    "pallas.pallas_call": ("jax.experimental.pallas",),
     "sharding_impls": ("jax.sharding",),
 }
 #: Private packages, whose attributes in lower case are modules.
@@ -60,6 +63,7 @@ PACKAGES = {
 MODULES = {
     "jax._src.lax": {"lax", "control_flow", "slicing", "windowed_reductions", "convolution", "parallel", "special", "utils", "linalg"},
     "jax._src.numpy": {"util", "einsum", "lax_numpy", "linalg", "fft", "ufuncs", "hijax", "indexing", "reductions"},
+    "jax._src.pallas": {"pallas_call"},
     "jax._src.random": {"prng", "core", "threefry2x32"},
 }
 running = False
@@ -384,3 +388,5 @@ def install(source: Path) -> None:
     importlib.import_module("volta_fn.jax").install()
     sys.meta_path.insert(0, Finder(source))
     jax_sparse_internals.install()
+    mosaic = importlib.import_module("jax.experimental.mosaic.gpu.core")
+    mosaic.artificial_shared_memory_limit = contextlib.nullcontext  # type: ignore[attr-defined]  # tests of the interpreter set it, too

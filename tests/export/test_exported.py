@@ -6,9 +6,10 @@ import contextlib
 import json
 import subprocess
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -31,8 +32,10 @@ from volta_fn.errors import (
     SerializationError,
     ShapeError,
     TreeError,
+    UnsupportedError,
     VoltaError,
 )
+from volta_fn.export import values
 from volta_fn.export.programs import pack, unpack
 from volta_fn.export.values import KINDS, check_parameters
 from volta_fn.settings import current as settings
@@ -80,6 +83,71 @@ def test_sizes_of_several_scopes_are_refused_in_the_mode_of_jax(monkeypatch: pyt
     monkeypatch.setattr(settings, "permissive", True)
     with pytest.raises(ArgumentError, match=r"mixing of symbolic scopes.*\['b >= 2'\]"):
         function(*structs)
+
+
+class Moments(NamedTuple):
+    mean: Any
+    scale: Any
+
+
+def test_files_hold_only_registered_classes_in_the_mode_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    def halved(x: Any) -> Any:
+        return [Moments(x, x / 2)]
+
+    by_argument = export.export(vf.jit(lambda moments: moments.scale))(Moments(1.0, 2.0))
+    by_result = export.export(vf.jit(halved))(1.0)
+    assert export.deserialize(by_result.serialize()).call(1.0) == [{"mean": 1.0, "scale": 0.5}]
+    monkeypatch.setattr(settings, "permissive", True)
+    for exported in (by_argument, by_result):
+        with pytest.raises(ArgumentError, match=r"Cannot serialize .*unregistered type Moments.*register_namedtuple_serialization"):
+            exported.serialize()
+    assert by_result.call(1.0) == halved(1.0)
+    monkeypatch.setattr(values, "_BY_CLASS", {**values._BY_CLASS})
+    monkeypatch.setattr(values, "_BY_NAME", {**values._BY_NAME})
+    export.register_namedtuple_serialization(Moments, serialized_name="test_exported.Moments")
+    loaded = saved(halved, 1.0, order=1)
+    assert type(loaded.call(1.0)[0]) is Moments
+    assert vf.grad(lambda x: loaded.call(x)[0].scale)(3.0) == 0.5
+    for value in (random.key(0), OrderedDict(b=1.0, a=2.0), {"a": (1.0, [2.0, None])}):
+        assert saved(lambda x: x, value).in_tree == vf.tree.structure(((value,), {}))
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")  # JAX warns of platforms without donation
+@pytest.mark.parametrize("platforms", [["cpu"], ["cpu", "tpu"], ["cuda", "rocm"], ["cpu", "tpu", "other"], ["other", "cuda"], ["other"]])
+def test_all_or_no_platforms_support_donation_in_the_mode_of_jax(monkeypatch: pytest.MonkeyPatch, platforms: list[str]) -> None:
+    jax = pytest.importorskip("jax")
+    x = np.arange(3, dtype=np.float32)
+    monkeypatch.setattr(settings, "permissive", True)
+
+    def refused(library: Any, **options: Any) -> bool:
+        try:
+            exported = library.export.export(library.jit(lambda x: x + 1, **options), platforms=platforms)(x)
+        except NotImplementedError:
+            return True
+        assert exported.platforms == tuple(platforms)
+        return False
+
+    for options in ({}, {"donate_argnums": 0}, {"donate_argnames": "x"}):
+        assert refused(vf, **options) == refused(jax, **options)
+
+
+def test_the_error_of_donation_names_platforms_that_support_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "permissive", True)
+    with pytest.raises(UnsupportedError, match=r"either all or no .*only \['cpu'\] do.* without donate_argnums"):
+        export.export(vf.jit(vnp.sin, donate_argnums=0), platforms=["cpu", "other"])(vnp.ones(3))
+
+
+def test_the_text_of_a_program_stands_for_that_of_mlir() -> None:
+    function = vf.jit(lambda x: (x[::2] + 1, -x))
+    fixed = export.export(function)(np.ones(5, "float32"))
+    assert fixed.mlir_module() == str(fixed.mlir_module(serialized=False)) == str(fixed.jaxpr)
+    symbolic = saved(function, vf.ShapeDtypeStruct(export.symbolic_shape("n"), "float32"))
+    program = symbolic.mlir_module(False)
+    assert [str(a) for a in program.out_avals] == ["f32[floordiv(n + 1, 2)]", "f32[n]"]
+    assert "floordiv(n + 1, 2)" in symbolic.mlir_module()
+    mean = export.export(vf.jit(lambda x: x.mean()))(vf.ShapeDtypeStruct(export.symbolic_shape("n"), "float32"))
+    with pytest.raises(ShapeError, match="depends on the symbolic size n"):
+        mean.mlir_module()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import export
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.errors import ArgumentError, InconclusiveDimensionOperation, ShapeError
 from volta_fn.export.symbolic import Relation, satisfying
 
 
@@ -98,3 +101,67 @@ def test_bounds_of_sizes_are_public() -> None:
     assert vf.export.symbolic_dim_bounds(np.int64(7)) == (7, 7)
     with pytest.raises(TypeError, match="an integer or a symbolic size, got '3'"):
         vf.export.symbolic_dim_bounds("3")
+
+
+@pytest.mark.parametrize(
+    ("constraint", "decided"),
+    [("4*a == b", 5), ("b == 4*a", 5), ("3*b == 2*a", 5), ("a*c == b", 0), ("a + c == b", 1), ("mod(b, 4) == a", 1)],
+)
+def test_equations_decide_comparisons(constraint: str, decided: int) -> None:
+    a, b = vf.export.symbolic_shape("a, b", constraints=[constraint])
+    relation = Relation(constraint)
+    some = [dict(zip("abc", sizes, strict=True)) for sizes in itertools.product(range(1, 17), repeat=3)]
+    allowed = [sizes for sizes in some if relation.holds(sizes)]
+    answers = []
+    for left, right in [(b, a), (b, 3 * a), (b, 4 * a), (5 * a, b), (9 * a, 2 * b)]:
+        try:
+            answer = left >= right
+        except InconclusiveDimensionOperation:
+            continue
+        answers.append(answer)
+        assert {left.evaluate(sizes) >= right.evaluate(sizes) for sizes in allowed} == {answer}
+    assert len(answers) >= decided
+
+
+@pytest.mark.parametrize(
+    ("constraints", "shapes"),
+    [
+        (["max(a, b) == 4", "a == b"], [(4, 4), (3, 3), (5, 5), (4, 3)]),
+        (["a >= 4", "a == b"], [(4, 4), (7, 7), (3, 3)]),
+        (["a == b", "a >= 4"], [(4, 4), (3, 3)]),
+        (["a == 2*b", "a <= 8"], [(8, 4), (2, 1), (10, 5), (3, 1)]),
+        (["mod(a, 3) == 0", "a == b"], [(9, 9), (4, 4)]),
+        (["a == b", "mod(a, 3) == 0"], [(9, 9), (4, 4)]),
+        (["a <= 8", "a == b + 1"], [(8, 7), (9, 8)]),
+        (["a == 4", "b <= a"], [(4, 2), (4, 5), (3, 2)]),
+        (["b >= 2*a", "a == 3"], [(3, 6), (3, 5)]),
+        (["a == b - 5"], [(1, 6), (0, 5), (2, 6)]),
+    ],
+)
+def test_variables_that_equations_replace_keep_their_constraints(constraints: list[str], shapes: list[tuple[int, int]]) -> None:
+    jax = pytest.importorskip("jax")
+
+    def accepted(library: Any) -> list[tuple[int, int]]:
+        struct = library.ShapeDtypeStruct(library.export.symbolic_shape("a, b", constraints=constraints), "float32")
+        function = library.export.export(library.jit(lambda x: x + 1))(struct).call
+        results = []
+        for shape in shapes:
+            x = np.ones(shape, "float32")
+            with contextlib.suppress(ValueError):
+                np.testing.assert_array_equal(function(x), x + 1)
+                results.append(shape)
+        return results
+
+    assert accepted(vf) == accepted(jax)
+
+
+def test_functions_are_traced_for_sizes_that_satisfy_replaced_variables() -> None:
+    a, b = export.symbolic_shape("a, b", constraints=["a >= 16", "a == b"])
+    loaded = export.deserialize(export.export(vf.jit(lambda x: x[:16, :16]))(vf.ShapeDtypeStruct((a, b), "float32")).serialize())
+    x = np.arange(20.0 * 20, dtype="float32").reshape(20, 20)
+    np.testing.assert_array_equal(loaded.call(x), x[:16, :16])
+    with pytest.raises(ShapeError, match=r"got \{'b': 15\}: a = 15"):
+        loaded.call(x[:15, :15])
+    scope = export.SymbolicScope(["a <= 8", "a == b + c"])
+    assert all(sizes["a"] == sizes["b"] + sizes["c"] <= 8 for sizes in scope.assignments(["a", "b", "c"], 6))
+    assert all(sizes["b"] + sizes["c"] <= 8 for sizes in scope.assignments(["b", "c"], 6))

@@ -143,3 +143,14 @@ def test_parameters_may_have_any_name(name: str) -> None:
         f = lambda x, p=p: p.bind(x, **{name: 3.0})
         assert vf.jit(vf.vmap(vf.grad(f)))(jnp.ones(2)).tolist() == [3.0, 3.0]
         assert vf.jvp(f, (1.0,), (2.0,))[1] == 6.0
+
+
+def test_primitives_hold_attributes_of_libraries() -> None:
+    jax_core = pytest.importorskip("jax.extend.core")
+    for kind in (Primitive, jax_core.Primitive):
+        p = kind("with_attributes")
+        p.is_high = lambda *_: True
+        p.note = "of a library"
+        assert p.is_high() and p.note == "of a library" and not hasattr(kind("another"), "note")
+        del p.note
+        assert not hasattr(p, "note")

@@ -20,15 +20,24 @@ from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import current_default_device
 from volta_fn.core.devices.sharding import NamedSharding, PartitionSpec
 from volta_fn.core.dimension import Dimension, Size, divided
-from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, format_jaxpr
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.dtypes import INEXACT
-from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, ExportError, GradientError, ShapeError, VoltaError
+from volta_fn.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CorruptFileError,
+    ExportError,
+    GradientError,
+    ShapeError,
+    UnsupportedError,
+    VoltaError,
+)
 from volta_fn.export import values
 from volta_fn.export.programs import ProgramWriter, output_types, pack, read_constants, read_program, struct_of, unpack
 from volta_fn.export.symbolic import Generalizer, SymbolicScope, sample_count
-from volta_fn.export.values import INVALID, check_keys, damaged, describe, first_line, treedef_of
+from volta_fn.export.values import INVALID, check_nodes, damaged, describe, first_line, treedef_of
 from volta_fn.jit import jit
 from volta_fn.jit.compile import with_wide_inputs
 from volta_fn.primitives.call import call_params, jit_p
@@ -265,6 +274,8 @@ def _trace_vjp(stage: Any) -> Any:
 # `export` and `deserialize`, and the functions that they return.
 
 _PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")
+#: Platforms on which JAX reuses the memory of donated arguments.
+_DONATING_PLATFORMS = frozenset({*_PLATFORMS, "neuron"})
 #: The oldest and newest of JAX's calling conventions that calls follow: arguments are flat, and sizes follow from their shapes.
 minimum_supported_calling_convention_version, maximum_supported_calling_convention_version = 9, 10
 #: Errors that compiling a program with wrong parameters may raise. Files hold no code of users, which could raise them too.
@@ -302,6 +313,15 @@ class DisabledSafetyCheck:
         """Return the check of a custom call; programs have none."""
         return cls(f"custom_call:{target_name}")
 
+    def is_custom_call(self) -> str | None:
+        """Return the target of the custom call; None for another check.
+
+        >>> DisabledSafetyCheck.custom_call("solve").is_custom_call()
+        'solve'
+        """
+        kind, _, target = self.name.partition(":")
+        return target if kind == "custom_call" else None
+
     def __repr__(self) -> str:
         return f"DisabledSafetyCheck({self.name})"
 
@@ -327,6 +347,7 @@ def export(fun_jit: Any, *, platforms: Sequence[str] | None = None, disabled_che
         ArgumentTypeError: `fun_jit` is not jitted. ArgumentError: a platform is unknown, a constraint has a variable that no shape has, or,
             in JAX's mode, sizes are of several scopes.
         ExportError: the function calls Python, or its programs for several sizes of a symbolic axis are not the same but for sizes.
+        UnsupportedError: in JAX's mode, an argument is donated, which some of the platforms support and others do not.
 
     >>> import volta_fn as vf
     >>> shape = vf.export.symbolic_shape("b, 2")
@@ -351,9 +372,21 @@ def export(fun_jit: Any, *, platforms: Sequence[str] | None = None, disabled_che
 
     def exporting(*args: Any, **kwargs: Any) -> Exported:
         source, scope = traced_source(fun_jit, args, kwargs)
+        if settings.permissive and source.stages[0].donate_argnums:
+            check_donation(chosen)
         return _from_source(source, chosen, scope.constraints, source.stages[0].out_tree, described_shardings((args, kwargs)))
 
     return exporting
+
+
+def check_donation(platforms: Sequence[str]) -> None:
+    """Raise `UnsupportedError` if some of the platforms support donation, but not all."""
+    supporting = [platform for platform in platforms if platform in _DONATING_PLATFORMS]
+    if 0 < len(supporting) < len(platforms):
+        raise UnsupportedError(
+            f"In multi-platform lowering either all or no lowering platforms should support donation, but of {list(platforms)} only "
+            f"{supporting} do; export for these, or without donate_argnums and donate_argnames"
+        )
 
 
 def deserialize(blob: bytes | bytearray) -> Exported:
@@ -495,6 +528,21 @@ class Exported:
             raise ShapeError(f"{self.fun_name} has a program for each size of {', '.join(self._names)}; export it for one to see it")
         return self._program({})
 
+    def mlir_module(self, serialized: bool = True) -> Any:
+        """Return the program's text in JAX's notation: there is no MLIR.
+
+        Unless `serialized`, return the program. Raises `ShapeError` if a number in it depends on a symbolic size.
+
+        >>> import volta_fn as vf
+        >>> struct = vf.ShapeDtypeStruct(vf.export.symbolic_shape("b"), "float32")
+        >>> print(vf.export.export(vf.jit(lambda x: x + 1))(struct).mlir_module())
+        { lambda ; a:f32[b]. let
+            b:f32[b] = add a 1.0:f32[]
+          in (b,) }
+        """
+        program = self._program({name: Dimension.variable(name, self._scope) for name in self._names})
+        return format_jaxpr(program.jaxpr) if serialized else program
+
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, eagerly or in a function that is transformed.
 
@@ -579,8 +627,10 @@ class Exported:
         Args:
             vjp_order: how often the loaded function can be differentiated in reverse mode.
 
-        Raises `ArgumentError` for an order that is negative, or larger than 8, and `ArgumentTypeError` for dictionaries whose keys are no
-        texts or integers.
+        Raises:
+            ArgumentError: the order is negative, or larger than 8; in JAX's mode, arguments or results have nodes of a class that is not
+                registered for files.
+            ArgumentTypeError: the keys of a dictionary are no texts or integers.
         """
         if not isinstance(vjp_order, int) or not 0 <= vjp_order <= _HIGHEST_ORDER:
             raise ArgumentError(f"serialize: vjp_order must be from 0 to {_HIGHEST_ORDER}, got {vjp_order!r}")
@@ -589,8 +639,8 @@ class Exported:
             levels.append(levels[-1].vjp())
         manifest: dict[str, Any] | None = None
         for level in reversed(levels):
-            check_keys(level._manifest["in_tree"])
-            check_keys(level._manifest["out_tree"])
+            check_nodes(level._manifest["in_tree"])
+            check_nodes(level._manifest["out_tree"])
             fields = {key: value for key, value in level._manifest.items() if key != "vjp"}
             manifest = fields if manifest is None else fields | {"vjp": manifest}
         assert manifest is not None
@@ -620,11 +670,8 @@ class Exported:
             raise ShapeError(
                 f"{self.fun_name} takes arguments of shapes {symbolic_shapes}, got {list(shapes)}: {wrong[0][0]} is not {wrong[0][1]}"
             )
-        scope = self._scope
-        if bad := [name for name, size in sizes.items() if not scope.allows(name, size)]:
-            raise ShapeError(f"{self.fun_name} takes sizes with {list(scope.constraints)}, got {bad[0]} = {sizes[bad[0]]}")
-        if broken := [r.text for r in scope.relations if r.names <= sizes.keys() and not r.holds(sizes)]:
-            raise ShapeError(f"{self.fun_name} takes sizes with {broken[0]}, got {sizes}")
+        if (violated := self._scope.violated(sizes)) is not None:
+            raise ShapeError(f"{self.fun_name} takes sizes with {list(self._scope.constraints)}, got {sizes}: {violated}")
         return dict(sorted(sizes.items()))
 
 

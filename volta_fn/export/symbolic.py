@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import itertools
 import operator
 import random
@@ -196,6 +195,8 @@ class SymbolicScope:
                 self._limits.append((groups[0], groups[1], int(groups[2])))
         #: Replacements of terms: by monomial a coefficient, and the size that the monomial times this is equal to.
         self.rules: dict[Monomial, tuple[int, Any]] = {}
+        #: The variables that equations replace, and by what.
+        self._replaced: dict[str, Any] = {}
         #: Sizes that are at least 0.
         self.inequalities: tuple[Dimension, ...] = ()
         #: Bounds of sizes (`dimension.bounds`).
@@ -212,9 +213,9 @@ class SymbolicScope:
             raise ArgumentError(f"the constraint {text!r} is unsatisfiable: no sizes satisfy it, with those before it")
         if not isinstance(difference, Dimension):
             return
+        opposite = difference * -1  # before the replacement, by which it is 0
         if comparison == "==" and isinstance(first, Dimension) and len(first.terms) == 1:
             self._replace(first, second)
-        opposite = difference * -1
         self.inequalities += {">=": (difference,), "<=": (opposite,), "==": (difference, opposite)}[comparison]
         self.bounds.clear()
 
@@ -222,10 +223,26 @@ class SymbolicScope:
         monomial, coefficient = term.leading()
         self.rules[monomial] = (int(coefficient), size)
         factor = monomial[0][0]
+        if isinstance(factor, str) and term == Dimension.variable(factor):
+            self._replaced[factor] = size
         if size == 0 and term == Dimension({((factor, 1),): 1}) and isinstance(factor, Operation) and factor.name == "mod":
             dividend, divisor = factor.operands
             if not isinstance(divisor, Dimension):  # it divides without a remainder
                 self.rules[((Operation("floordiv", dividend, divisor), 1),)] = (divisor, dividend)
+
+    def completed(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return sizes, and those of the variables that equations replace by them.
+
+        >>> SymbolicScope(["a == 2*b"]).completed({"b": 3})
+        {'b': 3, 'a': 6}
+        """
+        result = dict(sizes)
+        for name, size in reversed(self._replaced.items()):  # equations hold variables that later ones replace
+            if not isinstance(size, Dimension):
+                result[name] = size
+            elif size.variables <= result.keys():
+                result[name] = size.substitute(result)
+        return result
 
     def allows(self, name: str, size: Any) -> bool:
         """Return True if a variable may have a size.
@@ -233,15 +250,35 @@ class SymbolicScope:
         Raises `InconclusiveDimensionOperation` for a symbolic one that it may not always have.
         """
         checks = {">=": lambda n: size >= n, "<=": lambda n: size <= n, "==": lambda n: size == n, "mod": lambda n: size % n == 0}
-        return size >= 1 and all(checks[kind](n) for variable, kind, n in self._limits if variable == name)
+        is_size = name in self._replaced or size >= 1  # what an equation gives may be 0, as in JAX
+        return is_size and all(checks[kind](n) for variable, kind, n in self._limits if variable == name)
+
+    def violated(self, sizes: Mapping[str, Any]) -> str | None:
+        """Return a size or a constraint that sizes violate, or None.
+
+        Raises `InconclusiveDimensionOperation` for symbolic ones that may do so.
+
+        >>> scope = SymbolicScope(["b >= 4", "mod(b, 8) == 0"])
+        >>> scope.violated({"b": 12}), scope.violated({"b": 16})
+        ('b = 12', None)
+        """
+        every = self.completed(sizes)
+        refused = (f"{name} = {size}" for name, size in every.items() if not self.allows(name, size))
+        broken = (relation.text for relation in self.relations if relation.names <= every.keys() and not relation.holds(every))
+        return next(itertools.chain(refused, broken), None)
 
     def assignments(self, names: Sequence[str], count: int) -> list[dict[str, int]]:
-        """Return sizes of all variables that satisfy the constraints between them."""
-        columns = {name: self.samples(name, count + position) for position, name in enumerate(names)}
+        """Return sizes of all variables that satisfy the constraints."""
         if self.relations:
-            with contextlib.suppress(ArgumentError):
-                return satisfying(self._with_small_sizes(columns, 2), self.relations, count)
-            return satisfying(self._with_small_sizes(columns, 1), self.relations, count)
+            every = dict.fromkeys([*names, *self._replaced])
+            columns = {name: self.samples(name, count + position) for position, name in enumerate(every)}
+            relations = [Relation(text) for text in self.constraints]
+            try:
+                assignments = satisfying(self._with_small_sizes(columns, 2), relations, count)
+            except ArgumentError:
+                assignments = satisfying(self._with_small_sizes(columns, 1), relations, count)
+            return [{name: sizes[name] for name in names} for sizes in assignments]
+        columns = {name: self.samples(name, count + position) for position, name in enumerate(names)}
         return [{name: column[(i + k * (i // 2)) % len(column)] for k, (name, column) in enumerate(columns.items())} for i in range(count)]
 
     def _with_small_sizes(self, columns: Mapping[str, Sequence[int]], least: int) -> dict[str, list[int]]:
@@ -251,11 +288,7 @@ class SymbolicScope:
     def small_assignments(self, names: Sequence[str]) -> list[dict[str, int]]:
         """Return the least sizes that satisfy the constraints: all 1, all 2, all 3."""
         equal = [dict.fromkeys(names, n) for n in (1, 2, 3)]
-        return [
-            sizes
-            for sizes in equal
-            if all(self.allows(*item) for item in sizes.items()) and all(r.holds(sizes) for r in self.relations if r.names <= sizes.keys())
-        ]
+        return [sizes for sizes in equal if self.violated(sizes) is None]
 
     def samples(self, name: str, count: int) -> list[int]:
         """Return sizes that a variable may have: different ones, a large one last.

@@ -33,6 +33,7 @@ from volta_fn.primitives.fourier import FftType
 from volta_fn.primitives.quantized import QuantizedLayout
 from volta_fn.primitives.random import RandomAlgorithm
 from volta_fn.random.keys import PRNGKeyArray
+from volta_fn.settings import current as settings
 from volta_fn.source import signature
 from volta_fn.tree.registry import DictKey, FlattenedIndexKey, GetAttrKey, key_of, registry_entry
 
@@ -455,15 +456,23 @@ def _name(key: Any) -> Any:
     return key.key if isinstance(key, DictKey | FlattenedIndexKey) else key.name if isinstance(key, GetAttrKey) else key.idx
 
 
-def check_keys(structure: Any) -> None:
-    """Raise `ArgumentTypeError` if a file cannot hold a dictionary's keys."""
+def check_nodes(structure: Any) -> None:
+    """Raise `ArgumentTypeError` if a file cannot hold a dictionary's keys.
+
+    In JAX's mode, raise `ArgumentError` for nodes of a class that is not registered for files.
+    """
+    if settings.permissive and isinstance(structure, dict) and "node" in structure and (name := structure["node"][0]) not in _BY_NAME:
+        raise ArgumentError(
+            f"Cannot serialize arguments or results of the unregistered type {name}. Use export.register_pytree_node_serialization or "
+            "export.register_namedtuple_serialization"
+        )
     for key, child in [] if structure == LEAF else _children(structure):
         if not isinstance(key, str | int) or isinstance(key, bool):
             raise ArgumentTypeError(
                 f"a dictionary in an exported function's arguments or results has the key {key!r:.40}. Serialization is supported only for "
                 "dictionaries with string keys, and integers"
             )
-        check_keys(child)
+        check_nodes(child)
 
 
 def leaf_count(structure: Any) -> int:

@@ -67,7 +67,7 @@ class Primitive(core.Primitive, metaclass=_OfAnyKind):
     12.0
     """
 
-    __slots__ = ("call_primitive", "eager_rule", "lowering", "map_primitive")
+    __slots__ = ("__dict__", "call_primitive", "eager_rule", "lowering", "map_primitive")  # libraries set attributes of their own
     __setattr__ = object.__setattr__  # type: ignore[assignment]  # its rules are given one by one
     __delattr__ = object.__delattr__
     #: The rule for compiled programs: `lowering(context, *operands, **params)` returns the results.
