@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from volta_fn.errors import SerializationError
 from volta_fn.signals import deferred_interrupts
@@ -223,7 +223,7 @@ def hide_private_names(package: str) -> None:
         if isinstance(value, ModuleType) and not name.startswith("_") and value.__name__.startswith("volta_fn."):
             contents = vars(value)
             contents.setdefault("__dir__", functools.partial(_listed, value))
-            contents.setdefault("__getattr__", functools.partial(_refuse, value))
+            contents.setdefault("__getattr__", functools.partial(refuse, value))
 
 
 def own_names(module: ModuleType) -> set[str]:
@@ -242,13 +242,14 @@ def _listed(module: ModuleType) -> list[str]:
     return sorted({*own_names(module), *(name for name in vars(module) if name.startswith("__"))})
 
 
-def _refuse(module: ModuleType, name: str) -> None:
+def refuse(module: ModuleType, name: str) -> NoReturn:
+    """Raise `AttributeError` for a name that a module does not have, with advice."""
     _unknown(module.__name__, name, functools.partial(own_names, module))
 
 
-def _unknown(package: str, name: str, names: Callable[[], Iterable[str]]) -> None:
+def _unknown(package: str, name: str, names: Callable[[], Iterable[str]]) -> NoReturn:
     """Raise `AttributeError`, with advice if the name may be a public one."""
     # Tools ask for others, such as `__wrapped__`.
     if name.startswith("_"):
         raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
-    load("volta_fn.advice").unknown_name(package, name, names)
+    raise load("volta_fn.advice").unknown_name(package, name, names)  # which raises it

@@ -97,7 +97,17 @@ def _algorithm(k: int, label: str = "algorithm", others: Mapping[str, Any] = Map
 # factorisations
 
 _STACKS = [
-    *each("lapack", _TASK=(1.0, 1e12), _SCRATCH=(1,), _MOST_TASKS=(1, 1000), _FEW_TASKS=(1, 1000), _SMALL=(0,), _MEDIUM=(0,), _FEW_ROWS=(0,), _MATRICES=(1,)),
+    *each(
+        "lapack",
+        _TASK=(1.0, 1e12),
+        _SCRATCH=(1,),
+        _MOST_TASKS=(1, 1000),
+        _FEW_TASKS=(1, 1000),
+        _SMALL=(0,),
+        _MEDIUM=(0,),
+        _FEW_ROWS=(0,),
+        _MATRICES=(1,),
+    ),
 ]
 
 CHOICES: dict[str, Choices] = {

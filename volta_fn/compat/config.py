@@ -7,6 +7,7 @@ stored without effect, so that programs run. All belong to the process; a contex
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator, contextmanager
 from inspect import Parameter, Signature
@@ -19,6 +20,7 @@ from volta_fn.core.devices.device import Device, set_cpu_devices, set_default_de
 from volta_fn.errors import ArgumentError, UnknownSettingError
 from volta_fn.jit.cache import clear_caches
 from volta_fn.jit.eager import forget_kernels
+from volta_fn.lazy_imports import refuse
 from volta_fn.primitives.contraction import check_precision
 from volta_fn.settings import VERIFY, current
 
@@ -440,4 +442,4 @@ def __getattr__(name: str) -> State:
     for setting in (_STATE_NAMES.get(name, ""), f"jax_{name}", name):
         if setting in config.values:
             return State(setting, True if isinstance(config.values[setting], bool) else None)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return refuse(sys.modules[__name__], name)
