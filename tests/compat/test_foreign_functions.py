@@ -19,6 +19,7 @@ import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import ffi
 from volta_fn.compat import foreign_functions as module
+from volta_fn.config import enable_x64
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CallbackError, UnsupportedError
 
 HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(module._CallFrame))
@@ -166,6 +167,21 @@ def test_operands_attributes_and_results() -> None:
         }
     ]  # fmt: skip
     assert list(attributes[0]) == sorted(attributes[0])
+    del handlers
+
+
+def test_attributes_have_64_bits_where_arrays_have_32() -> None:
+    attributes: list[dict[str, Any]] = []
+
+    def execute(frame: Any) -> None:
+        attributes.append(attributes_of(frame.attrs))
+        double(frame)
+
+    handlers = registered("double", execute=execute)
+    with enable_x64(False):
+        call = ffi.ffi_call("double", vf.ShapeDtypeStruct((1,), "float32"))
+        assert call(vnp.ones(1), address=2**40, half=0.5, table=np.array([2**40])).tolist() == [2]
+    assert attributes == [{"address": ("int64", 2**40), "half": ("float64", 0.5), "table": [2**40]}]
     del handlers
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
 import volta_fn as vf
 from volta_fn import errors
+from volta_fn.compat import internals
 from volta_fn.core.aval import ShapedArray
 from volta_fn.extend import interpreters, primitives
 from volta_fn.extend.core import Primitive
@@ -92,6 +95,26 @@ def test_several_results_callbacks_and_missing_rules() -> None:
         p.bind(2.5)
     with pytest.raises(errors.GradientError, match="split has no derivative"):
         vf.grad(lambda x: p.bind(x)[0])(2.5)
+
+
+def test_the_lowering_rule_may_be_the_function_on_arrays() -> None:
+    """`def_impl(partial(apply_primitive, p))` is how libraries that lower to C define their primitives."""
+    p = Primitive("minus_and_plus")
+    p.multiple_results = True
+    p.def_impl(functools.partial(interpreters.apply_primitive, p))
+    p.def_abstract_eval(lambda x, *, by: [x, x])
+    with pytest.raises(NotImplementedError, match="'minus_and_plus' not found"):
+        p.bind(jnp.ones(2), by=1)
+    with pytest.raises(NotImplementedError, match="'minus_and_plus' not found"):
+        vf.jit(lambda x: p.bind(x, by=1))(jnp.ones(2))
+    interpreters.register_lowering(p, interpreters.lower_fun(lambda x, *, by: [x - by, x + by]), platform="cpu")
+    for call in (p.bind, functools.partial(internals.apply_primitive, p), vf.jit(p.bind, static_argnames="by")):
+        assert [out.tolist() for out in call(np.ones(2, np.float32), by=1)] == [[0, 0], [2, 2]]
+    one = Primitive("plus")
+    one.def_impl(functools.partial(interpreters.apply_primitive, one))
+    one.def_abstract_eval(lambda x: x)
+    interpreters.register_lowering(one, interpreters.lower_fun(lambda x: x + 1, multiple_results=False))
+    assert float(one.bind(1.0)) == float(vf.jit(one.bind)(1.0)) == 2
 
 
 def test_rules_of_mlir_are_refused() -> None:

@@ -50,6 +50,21 @@ def test_arrays_and_tracers_in_nests():
     assert float(vf.grad(lambda a: vnp.sum(vnp.array([a, a * a])))(3.0)) == 7.0
 
 
+@pytest.mark.parametrize("build", [
+    lambda m, x: m.array([[x, 0], [1, 2.0]]), lambda m, x: m.array([[1, 2.0], [x, 3]]), lambda m, x: m.array([[True, False], [x > 0, 1]]),
+    lambda m, x: m.array([[1, 2], [3j, x]]), lambda m, x: m.array([(0.5, 1), m.stack([x, x])]), lambda m, x: m.array([m.asarray(2.0), 1]),
+    lambda m, x: m.array([range(2), (x, x)]), lambda m, x: m.array([[[1, 2.0]], [[x, 1]]]),
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "float32"])
+def test_all_levels_of_a_nest_decide_its_dtype(build, dtype):
+    """A row of Python's numbers, beside a row with an array, has no dtype of its own."""
+    jnp = pytest.importorskip("jax").numpy
+    wanted = build(jnp, jnp.asarray(2, dtype))
+    for got in (build(vnp, vnp.asarray(2, dtype)), vf.jit(lambda x: build(vnp, x))(vnp.asarray(2, dtype))):
+        assert (got.dtype, got.weak_type) == (wanted.dtype, wanted.weak_type)
+        np.testing.assert_array_equal(np.asarray(got, complex), np.asarray(wanted, complex))
+
+
 @pytest.mark.wide
 def test_asarray_and_ndmin():
     x = vnp.ones(3)

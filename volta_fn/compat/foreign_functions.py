@@ -310,7 +310,7 @@ def dtype_number(dtype: Any) -> int:
     >>> dtype_number(np.dtype("float32"))
     11
     """
-    name = dtypes.as_dtype(dtype).name
+    name = np.dtype(dtype).name  # not as arrays have it, which may have no 64 bits: those of attributes do
     if name not in _DTYPES:
         raise ArgumentTypeError(f"ffi_call: functions with XLA's interface take no arrays of {name}")
     return _DTYPES[name]

@@ -16,11 +16,11 @@ from volta_fn.core.arrays.array import Array, as_value, aval_of
 from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.devices.device import found_devices, process_count, process_index
 from volta_fn.core.devices.sharding import Mesh, get_mesh
-from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import function_name
 from volta_fn.core.staging import wraps as functools_wraps
 from volta_fn.core.trace import Trace, current_trace, set_trace
 from volta_fn.errors import GradientError, ShapeError
+from volta_fn.extend.interpreters import apply_primitive as apply_primitive
 from volta_fn.numpy.arguments import promote, promote_inexact
 from volta_fn.numpy.ufuncs import core_sizes
 from volta_fn.primitives.array_operations.ref_views import Slice
@@ -310,11 +310,6 @@ control_flow_allowed_effects, lowerable_effects, remat_allowed_effects = EffectT
 
 #: Paths that libraries leave out of JAX's tracebacks; here `source.register_exclusion` has that effect.
 _exclude_paths: list[str] = []
-
-
-def apply_primitive(prim: Primitive, *args: Any, **params: Any) -> Any:
-    """Apply a primitive to arrays."""
-    return prim.bind(*args, **params)
 
 
 def full_lower(val: Any) -> Any:

@@ -131,6 +131,17 @@ class Primitive(core.Primitive, metaclass=_OfAnyKind):
 
         return trace_to_jaxpr(function, avals, self.name)
 
+    def apply_lowering(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
+        """Return what the lowering rule makes of arrays.
+
+        Raises `NotImplementedError` if there is none.
+        """
+        if self.lowering is None:
+            raise NotImplementedError(f"MLIR translation rule for primitive '{self.name}' not found: give one by mlir.register_lowering")
+        values = [as_value(x) for x in operands]
+        results = self._lowered(values, [x.aval for x in values], params)
+        return results if self.multiple_results else results[0]
+
     def _lowered(self, operands: Sequence[Array], avals: Sequence[ShapedArray], params: dict[str, Any]) -> list[Array]:
         result_avals = self.result_avals(tuple(avals), params)
         context = LoweringContext(self, avals, result_avals if self.multiple_results else (result_avals,))

@@ -20,7 +20,7 @@ from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.primitive import Primitive as CorePrimitive
 from volta_fn.core.staging import JaxprTracer as DynamicJaxprTracer
 from volta_fn.core.staging import describe_data, trace_to_jaxpr
-from volta_fn.core.trace import bind, current_trace, run_under
+from volta_fn.core.trace import EVAL, bind, current_trace, run_under
 from volta_fn.errors import LoweringError
 from volta_fn.extend.core import LoweringContext as LoweringContext
 from volta_fn.extend.core import Primitive as UserPrimitive
@@ -342,7 +342,15 @@ def emit_python_callback(
 
 
 def apply_primitive(prim: CorePrimitive, /, *args: Array, **params: Any) -> Any:
-    """Apply a primitive, under the current trace."""
+    """Apply a primitive, under the current trace.
+
+    Outside of transforms a user's primitive is what its lowering rule gives, so that this function may be its `def_impl`. Raises
+    `NotImplementedError` if it has none.
+    """
+    if issubclass(type(prim), UserPrimitive):
+        primitive = cast(UserPrimitive, prim)
+        if primitive.lowering is None or current_trace() is EVAL:
+            return primitive.apply_lowering(args, params)
     return bind(prim, *args, **params)
 
 

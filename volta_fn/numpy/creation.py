@@ -144,13 +144,14 @@ def _from_sequence(value: Sequence[Any], dtype: np.dtype | None) -> Array:
     for leaf in {type(leaf): leaf for leaf in leaves}.values():
         unmasked(leaf)
     if any(isinstance(leaf, Array) or hasattr(leaf, "__jax_array__") for leaf in leaves):
-        # Arrays and tracers are stacked level by level.
+        # Arrays and tracers are stacked level by level, after all levels have decided the dtype: a row of Python's numbers has none.
+        if dtype is None:
+            dtype, _ = dtypes.promote(*[(p.dtype, p.weak_type) for p in [_from_object(leaf, None) for leaf in leaves]])
         items = [_from_object(item, dtype) for item in value]
         shapes = {p.shape for p in items}
         if len(shapes) > 1:
             raise ShapeError(f"array: the items of a sequence have different shapes: {sorted(shapes)}")
-        common, weak = dtypes.promote(*[(p.dtype, p.weak_type) for p in items])
-        return lax.stack([lax.convert_element_type(p, common, weak) for p in items])
+        return lax.stack(items)
     try:
         values = np.asarray(value)
     except VoltaError:  # of an element, which says more
