@@ -44,6 +44,8 @@ _LARGEST, _LONGEST = 30_000, 60
 DONATED = "native, donated"
 #: Not a target: the traced gradient beside slopes of the loss.
 SLOPES = "slopes"
+#: What occurs in programs whose gradients are meant not to be slopes: straight-through estimators, and clipped cotangents.
+_WITH_OTHER_DERIVATIVES = ("straight_through", "clipped(", "stop_gradient")
 #: Examples of a batch, and steps of a loop around a program.
 _COPIES = 3
 
@@ -462,8 +464,8 @@ class Case:
 
     def _slope_difference(self) -> str | None:
         text = str(self.program)
-        # Constants of derivatives are rounded to 16 bits; a straight-through derivative is no slope.
-        if self.program.way not in _GRADIENTS or "float16" in text or "straight_through" in text:
+        # Constants of derivatives are rounded to 16 bits.
+        if self.program.way not in _GRADIENTS or any(name in text for name in ("float16", *_WITH_OTHER_DERIVATIVES)):
             return None
         loss = vf.make_jaxpr(self.program.loss())(*self.arguments)
         return slope_difference(loss, self.arguments, self.program.argnums(), self.reference.values)
