@@ -155,8 +155,8 @@ def test_products_of_groups(transpose: bool) -> None:
     assert ops.gmm(lhs, rhs, counts, np.dtype("bfloat16"), transpose_rhs=transpose).dtype == "bfloat16"
     shard = vf.jit(lambda offset: ops.gmm(lhs, rhs[1:], counts, group_offset=offset, transpose_rhs=transpose))(1)
     np.testing.assert_allclose(shard, np.where(groups[:, None] >= 1, product, 0), rtol=1e-5, atol=1e-5)
-    kept = ops.gmm(lhs, rhs[:1], counts, existing_out=vnp.full((12, 5), 9.0), transpose_rhs=transpose)
-    np.testing.assert_allclose(kept, np.where(groups[:, None] < 1, product, 9), rtol=1e-5, atol=1e-5)
+    out = ops.gmm(lhs, rhs[:1], counts, existing_out=vnp.full((12, 5), 9.0), transpose_rhs=transpose)
+    np.testing.assert_allclose(out, np.where(groups[:, None] < 1, product, 9), rtol=1e-5, atol=1e-5)
     with pytest.raises(ArgumentError, match="Existing output dtype"):
         ops.gmm(lhs, rhs, counts, existing_out=vnp.zeros((12, 5), "bfloat16"))
 
