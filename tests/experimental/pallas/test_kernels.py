@@ -233,10 +233,10 @@ def test_atomic_operations_count_elements_that_an_index_has_several_times(is_mas
             o_ref[...] = vnp.full((4, 2), 3, "int32")
             getattr(triton, name)(o_ref, (i_ref[...], 1), v_ref[...], mask=m_ref[...] if is_masked else None)
 
-        wanted = np.full((4, 2), 3, np.int32)
-        ufunc.at(wanted, (numbers[chosen], 1), values[chosen])
+        expected = np.full((4, 2), 3, np.int32)
+        ufunc.at(expected, (numbers[chosen], 1), values[chosen])
         out = pl.pallas_call(kernel, vf.ShapeDtypeStruct((4, 2), "int32"))(vnp.asarray(numbers, "int32"), values, mask)
-        np.testing.assert_array_equal(out, wanted, err_msg=name)
+        np.testing.assert_array_equal(out, expected, err_msg=name)
 
 
 # Kernels that are fused with what surrounds them.
