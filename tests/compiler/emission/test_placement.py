@@ -75,10 +75,10 @@ def results(closed: ClosedJaxpr, arguments: Sequence[np.ndarray], device: Device
 def assert_same_bits(closed: ClosedJaxpr, arguments: Sequence[np.ndarray], device: Device, what: str) -> None:
     """Fail if a program gives other bits where values share memory."""
     with apart():
-        wanted = results(closed, arguments, device, donated=False)
+        expected = results(closed, arguments, device, donated=False)
     for donated in (False, True):
         actual = results(closed, arguments, device, donated=donated)
-        for number, (here, elsewhere) in enumerate(zip(actual, wanted, strict=True)):
+        for number, (here, elsewhere) in enumerate(zip(actual, expected, strict=True)):
             assert here.tobytes() == elsewhere.tobytes(), f"output {number} is {here}, not {elsewhere}, {donated=}:\n{what}"
 
 
