@@ -391,6 +391,11 @@ def integer_sizes(shape: Any, context: str = "shape") -> Shape:
         raise ShapeError(f"{context} must consist of integers, got {dims!r}{remedy}") from error
 
 
+def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Return True if an array of a shape broadcasts to exactly `target`."""
+    return len(shape) <= len(target) and all(n in (1, size) for n, size in zip(shape[::-1], target[::-1], strict=False))
+
+
 def canonical_shape(shape: Sequence[int] | int, context: str = "shape") -> Shape:
     """Return a tuple of ints and symbolic sizes; raise `ShapeError` for others."""
     result = integer_sizes(shape, context)

@@ -13,13 +13,12 @@ import numpy as np
 import volta_fn.numpy as vnp
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array, as_value
-from volta_fn.core.aval import ShapedArray
+from volta_fn.core.aval import ShapedArray, broadcasts_to
 from volta_fn.core.primitive import SharedParams
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import current_trace
 from volta_fn.dtypes import BOOL, FLOATS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.nn.layers.arguments import broadcasts_to
 from volta_fn.primitives.call import CAUSAL, Axes, Form, Window, attention_p, attention_params, stop_gradient
 from volta_fn.scipy.special.exponential import softmax
 from volta_fn.transforms.custom_derivatives import custom_vjp

@@ -11,6 +11,7 @@ import numpy as np
 from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.aval import broadcasts_to
 from volta_fn.dtypes import BOOL, FLOATS, INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.activations import sigmoid, softplus
@@ -59,8 +60,7 @@ def check_pair(loss: str, first: Array, second: Array) -> None:
 
 def check_broadcasts(loss: str, name: str, value: Array, shape: tuple[int, ...]) -> None:
     """Check that an argument broadcasts to a shape."""
-    sizes = zip(reversed(value.shape), reversed(shape), strict=False)
-    if value.ndim > len(shape) or any(size not in (1, wanted) for size, wanted in sizes):
+    if not broadcasts_to(value.shape, shape):
         raise ShapeError(f"{loss}: {name} of shape {value.shape} does not broadcast to {shape}")
 
 

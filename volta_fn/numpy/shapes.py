@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.arrays.memory import constrained
-from volta_fn.core.aval import canonical_shape, sizes_of
+from volta_fn.core.aval import broadcasts_to, canonical_shape, sizes_of
 from volta_fn.core.dimension import is_symbolic_dim
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, BroadcastError, ShapeError
@@ -178,8 +178,7 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Array:
     """
     value = operand("broadcast_to", "array", array)
     target = canonical_shape(shape, "broadcast_to: shape")
-    fits = value.ndim <= len(target) and all(n in (1, m) for n, m in zip(value.shape[::-1], target[::-1], strict=False))
-    if not fits:
+    if not broadcasts_to(value.shape, target):
         raise BroadcastError(f"broadcast_to: an array of shape {value.shape} does not broadcast to {target}")
     return constrained(movement.broadcast_to(value, target), out_sharding)
 

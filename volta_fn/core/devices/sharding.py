@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from volta_fn.core.aval import ShapedArray
+from volta_fn.core.aval import ShapedArray, broadcasts_to
 from volta_fn.core.devices.device import Device, devices, find_device, process_rank, set_mesh_compiler
 from volta_fn.core.jaxpr import ClosedJaxpr, Literal
 from volta_fn.core.primitive import Primitive
@@ -689,7 +689,7 @@ def _by_shape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names
     Unless all are, as in elementwise primitives, take those of operands of its shape.
     """
     result: Names = [()] * out.ndim
-    is_elementwise = all(_is_broadcast(aval.shape, out.shape) for aval in avals)
+    is_elementwise = all(broadcasts_to(aval.shape, out.shape) for aval in avals)
     for aval, operand_names in zip(avals, names, strict=True):
         if is_elementwise or aval.shape == out.shape:
             leading = out.ndim - aval.ndim
@@ -697,10 +697,6 @@ def _by_shape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names
                 if aval.shape[i] == out.shape[leading + i]:
                     result[leading + i] = result[leading + i] or name
     return result
-
-
-def _is_broadcast(shape: Sequence[int], to: Sequence[int]) -> bool:
-    return len(shape) <= len(to) and all(size in (1, target_size) for size, target_size in zip(reversed(shape), reversed(to), strict=False))
 
 
 def _transpose(params: Any, avals: Any, out: ShapedArray, names: Sequence[Names]) -> Names:

@@ -103,8 +103,3 @@ def check_features(layer: str, x: Array, size: int, axis: int = -1) -> None:
 def split_key(key: Any, num: int) -> list[Any]:
     """Split a key into `num` keys; None into Nones."""
     return [None] * num if key is None else list(random.split(key, num))
-
-
-def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Return True if an array of that shape broadcasts to exactly `target`."""
-    return len(shape) <= len(target) and all(n in (1, size) for n, size in zip(shape[::-1], target[::-1], strict=False))

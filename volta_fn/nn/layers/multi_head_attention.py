@@ -12,10 +12,11 @@ import numpy as np
 from volta_fn import lax, random
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.aval import broadcasts_to
 from volta_fn.dtypes import BOOL, FLOATS, accumulator, as_dtype, result_type
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.attention import attend, least_logit
-from volta_fn.nn.layers.arguments import broadcasts_to, check_features, check_sizes
+from volta_fn.nn.layers.arguments import check_features, check_sizes
 from volta_fn.nn.layers.containers import Dropout
 from volta_fn.nn.layers.linear import Embedding, Linear
 from volta_fn.nn.module import Module, static

@@ -15,11 +15,12 @@ import numpy as np
 from volta_fn import dtypes, lax, random
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.aval import broadcasts_to
 from volta_fn.core.trace import is_concrete
 from volta_fn.dtypes import FLOATS, INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.nn.activations import relu
-from volta_fn.nn.layers.arguments import SpatialLayer, batched_input, broadcasts_to, canonical_pads, check_dtype, is_integer, per_axis
+from volta_fn.nn.layers.arguments import SpatialLayer, batched_input, canonical_pads, check_dtype, is_integer, per_axis
 from volta_fn.nn.module import Module, static
 from volta_fn.primitives.array_operations.array_indexing import check_indices
 from volta_fn.primitives.call import stop_gradient

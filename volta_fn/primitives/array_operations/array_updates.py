@@ -15,7 +15,7 @@ import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value, attach
-from volta_fn.core.aval import Shape, check_promotion
+from volta_fn.core.aval import broadcasts_to, check_promotion
 from volta_fn.core.refs import Ref
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, ImmutableError
@@ -196,12 +196,12 @@ class AtIndex:
         array, scatter_mode = self.array, _mode(mode)
         new = _cast_like(array, values)
         mask = single_mask(self.index)
-        if mask is not None and mask.shape == array.shape[: mask.ndim] and _fits(new.shape, array.shape[mask.ndim :]):
+        if mask is not None and mask.shape == array.shape[: mask.ndim] and broadcasts_to(new.shape, array.shape[mask.ndim :]):
             combined = new if combine is scatter else convert_element_type(_MASKED[combine](decoded(array), decoded(new)), array.dtype)
             return _select_masked(array, mask, combined)
         entries = self._entries(scatter_mode, wrap_negative_indices)
         windows = window_numbers(entries, array.shape)
-        if not _fits(new.shape, windows.shape):
+        if not broadcasts_to(new.shape, windows.shape):
             raise BroadcastError(f"x.at[…]: values of shape {new.shape} do not broadcast to the indexed elements, of shape {windows.shape}")
         new = rev(reshape(broadcast_to(new, windows.shape), windows.compact), windows.reversed_dims)
         if not math.prod(windows.shape) or 0 in array.shape:  # nothing is indexed, or all indices are out of range
@@ -266,11 +266,6 @@ def _cast_like(array: Array, values: Any) -> Array:
             f"convert the array first (x.astype({new.dtype.name!r})) or the values (v.astype({array.dtype.name!r}))"
         )
     return convert_element_type(new, array.dtype)
-
-
-def _fits(shape: Shape, target: Shape) -> bool:
-    """Return True if a shape broadcasts to the target."""
-    return len(shape) <= len(target) and all(m in (1, n) for m, n in zip(shape[::-1], target[::-1], strict=False))
 
 
 def _select_masked(array: Array, mask: Array, new: Array) -> Array:
