@@ -410,10 +410,14 @@ def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: 
     low, high = _promote_for("logspace", dtype, start, stop)
     exponents = linspace(low, high, num, endpoint, axis=axis)
     bases, exponents = promote_inexact("logspace", *_promote_for("logspace", dtype, base), exponents)
-    result = lax.pow(bases, exponents)
+    return _powers(lax.pow(bases, exponents), exponents, dtype)
+
+
+def _powers(values: Array, exponents: Array, dtype: Any) -> Array:
+    """Return powers in a dtype; those near an integer become that integer in dtypes of integers."""
     if dtype is not None and dtypes.as_dtype(dtype) in dtypes.INTEGERS:
-        result = _near_integers(result, lax.abs(result), 4 * (1 + lax.abs(exponents)), 1 / 4)
-    return lax.convert_element_type(result, dtype_or(dtype, result.dtype))
+        values = _near_integers(values, lax.abs(values), 4 * (1 + lax.abs(exponents)), 1 / 4)
+    return lax.convert_element_type(values, dtype_or(dtype, values.dtype))
 
 
 @fused_by_results
@@ -433,9 +437,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
         ends = lax.expand_dims(broadcast_to(value, result.shape[:dim] + result.shape[dim + 1 :]), (dim,))
         is_end = lax.eq(lax.broadcasted_iota(np.int32, result.shape, dim), np.int32(at))
         result = lax.select(is_end, broadcast_to(ends, result.shape), result)
-    if dtype is not None and dtypes.as_dtype(dtype) in dtypes.INTEGERS:
-        result = _near_integers(result, lax.abs(result), 4 * (1 + lax.abs(exponents)), 1 / 4)
-    return lax.convert_element_type(result, dtype_or(dtype, result.dtype))
+    return _powers(result, exponents, dtype)
 
 
 @fused_by_results

@@ -311,21 +311,26 @@ def solve(a: Any, b: Any) -> Array:
     >>> jnp.linalg.solve(jnp.array([[2.0, 0.0], [0.0, 4.0]]), jnp.array([2.0, 2.0]))
     Array([1. , 0.5], dtype=float32)
     """
+    matrix, right, single = system(a, b)
+    x = _solve_many(matrix, right) if matrix.ndim == 2 and right.ndim > 2 else _solve(*broadcast_system(matrix, right))
+    return lax.squeeze(x, (x.ndim - 1,)) if single else x
+
+
+def system(a: Any, b: Any) -> tuple[Array, Array, bool]:
+    """Return the matrices and right-hand sides of `solve`, and True if b is a vector."""
     matrix, right = promote_inexact("solve", a, b)
     matrix = matrices("solve", "a", matrix, square=True)
-    single = right.ndim == 1
-    right = lax.expand_dims(right, (1,)) if single else right
+    columns = lax.expand_dims(right, (1,)) if right.ndim == 1 else right
     size = matrix.shape[-1]
-    if right.ndim < 2 or right.shape[-2] != size:
-        raise ShapeError(
-            f"solve: b must have {size} rows, as many as the matrices a of shape {matrix.shape}; got shape {operand('solve', 'b', b).shape}"
-        )
-    if matrix.ndim == 2 and right.ndim > 2:
-        x = _solve_many(matrix, right)
-    else:
-        stack = lax.broadcast_shapes(matrix.shape[:-2], right.shape[:-2])
-        x = _solve(broadcast_to(matrix, (*stack, size, size)), broadcast_to(right, (*stack, *right.shape[-2:])))
-    return lax.squeeze(x, (x.ndim - 1,)) if single else x
+    if columns.ndim < 2 or columns.shape[-2] != size:
+        raise ShapeError(f"solve: b must have {size} rows, as many as the matrices a of shape {matrix.shape}; got shape {right.shape}")
+    return matrix, columns, right.ndim == 1
+
+
+def broadcast_system(matrix: Array, right: Array) -> tuple[Array, Array]:
+    """Return matrices and right-hand sides with the same leading dimensions."""
+    stack = lax.broadcast_shapes(matrix.shape[:-2], right.shape[:-2])
+    return broadcast_to(matrix, (*stack, *matrix.shape[-2:])), broadcast_to(right, (*stack, *right.shape[-2:]))
 
 
 def _solve_many(matrix: Array, right: Array) -> Array:

@@ -12,8 +12,7 @@ from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy import linalg
 from volta_fn.numpy.arguments import promote_inexact
-from volta_fn.numpy.linalg import identity_like, matrices
-from volta_fn.primitives.data_movement.movement import broadcast_to
+from volta_fn.numpy.linalg import broadcast_system, identity_like, matrices, system
 from volta_fn.primitives.linalg import triangular_solve
 from volta_fn.primitives.linalg.solvers import adjoint, diagonal, hermitian_of, swap, tril, triu
 from volta_fn.scipy.linalg.decompositions import cho_factor, cho_solve, schur, solve_triangular
@@ -77,15 +76,8 @@ def solve(
     if structure not in _SOLVERS:
         names = ", ".join(repr(name) for name in (*_SHORT, *_SOLVERS) if name)
         raise ArgumentError(f"solve: assume_a must be one of {names}, or None; got {assume_a!r}")
-    matrix, right = promote_inexact("solve", a, b)
-    matrix = matrices("solve", "a", matrix, square=True)
-    single = right.ndim == 1
-    right = lax.expand_dims(right, (1,)) if single else right
-    size = matrix.shape[-1]
-    if right.ndim < 2 or right.shape[-2] != size:
-        raise ShapeError(f"solve: b must have {size} rows, as many as a of shape {matrix.shape}; got shape {right.shape}")
-    stack = lax.broadcast_shapes(matrix.shape[:-2], right.shape[:-2])
-    matrix, right = broadcast_to(matrix, (*stack, size, size)), broadcast_to(right, (*stack, *right.shape[-2:]))
+    matrix, right, single = system(a, b)
+    matrix, right = broadcast_system(matrix, right)
     # A transpose has the other triangle. One that is assumed to be symmetric is its own.
     if transposed and structure in ("upper triangular", "lower triangular"):
         x = solve_triangular(matrix, right, "T", structure == "lower triangular")

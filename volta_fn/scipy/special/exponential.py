@@ -83,6 +83,11 @@ def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, 
     return (out, sign) if return_sign else out
 
 
+def _widened_program(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Return a program that computes a function of (x, axis, where) in float32 at least."""
+    return jit(lambda x, axis, where: narrowed(function(wide(x), axis, where), x), static_argnums=1)
+
+
 def softmax(x: Any, axis: Axis = -1, where: Any = None) -> Array:
     """Return exp(x) over its sum along `axis`; elements not in `where` are 0.
 
@@ -103,11 +108,7 @@ def _softmax(x: Array, axis: Axis, where: Any) -> Array:
     return terms / vnp.where(total == 0, 1, total)  # `where` may be all False
 
 
-def _softmax_in_full(x: Array, axis: Axis, where: Any) -> Array:
-    return narrowed(_softmax(wide(x), axis, where), x)
-
-
-_softmax_program = jit(_softmax_in_full, static_argnums=1)
+_softmax_program = _widened_program(_softmax)
 
 
 @_softmax.defjvp
@@ -134,11 +135,7 @@ def _log_softmax(x: Array, axis: Axis, where: Any) -> Array:
     return out if where is None else vnp.where(where, out, -math.inf)
 
 
-def _log_softmax_in_full(x: Array, axis: Axis, where: Any) -> Array:
-    return narrowed(_log_softmax(wide(x), axis, where), x)
-
-
-_log_softmax_program = jit(_log_softmax_in_full, static_argnums=1)
+_log_softmax_program = _widened_program(_log_softmax)
 
 
 @_log_softmax.defjvp
