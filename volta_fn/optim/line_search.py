@@ -20,10 +20,10 @@ from volta_fn.optim.numerics import (
     real_dot,
     scaled_by,
     tree_cast_like,
-    where,
     widest_real,
     zeros_like,
 )
+from volta_fn.optim.tree_utils import tree_where
 from volta_fn.source import signature
 from volta_fn.transforms.grad import grad as gradient_of
 from volta_fn.transforms.grad import value_and_grad
@@ -258,7 +258,7 @@ class _ZoomSearch(NamedTuple):
     def result(self) -> _Best:
         """Return the last point, or the best one if the last has failed."""
         fall_back = self.failed & ((self.best.step > 0) | vnp.isinf(self.decrease_error))
-        return where(fall_back, self.best, _Best(self.point.step, self.point.value, self.grad))
+        return tree_where(fall_back, self.best, _Best(self.point.step, self.point.value, self.grad))
 
 
 class _WolfeConditions(NamedTuple):
@@ -295,8 +295,8 @@ class _WolfeConditions(NamedTuple):
         decrease, curvature = self.errors(new, start)
         good = vnp.maximum(decrease, curvature) <= self.tol
         better = (decrease <= self.tol) & (~search.bracketed | (new.value < search.best.value))
-        best = where(better, _Best(new.step, new.value, grad), search.best)
-        low, high, third, has_bracket = where(
+        best = tree_where(better, _Best(new.step, new.value, grad), search.best)
+        low, high, third, has_bracket = tree_where(
             search.bracketed, (*_narrowed(search, new, decrease), search.bracketed), _bracket(search, new, decrease)
         )
         bracketed = has_bracket | (good & ~search.bracketed)
@@ -316,7 +316,7 @@ def _bracket(search: _ZoomSearch, new: _Point, decrease_error: Array) -> tuple[_
     last = search.point
     above = (decrease_error > 0) | ((new.value >= last.value) & (search.tried > 0))
     rising = (new.slope >= 0) & ~above
-    low, high = where(rising, (new, last), (last, new))
+    low, high = tree_where(rising, (new, last), (last, new))
     return low, high, low, above | rising
 
 
@@ -324,9 +324,9 @@ def _narrowed(search: _ZoomSearch, new: _Point, decrease_error: Array) -> tuple[
     """Return the bracket narrowed by a point inside, and the end that was cut off."""
     above = (decrease_error > 0) | (new.value >= search.low.value)
     reversed_ = (new.slope * (search.high.step - search.low.step) >= 0) & ~above
-    high = where(above, new, where(reversed_, search.low, search.high))
-    low = where(above, search.low, new)
-    return low, high, where(above | reversed_, search.high, search.low)
+    high = tree_where(above, new, tree_where(reversed_, search.low, search.high))
+    low = tree_where(above, search.low, new)
+    return low, high, tree_where(above | reversed_, search.high, search.low)
 
 
 def _interpolated(search: _ZoomSearch) -> Array:

@@ -321,11 +321,6 @@ def branch(pred: Array, on_true: Callable[[], Any], on_false: Callable[[], Any])
     return lax.cond(pred, on_true, on_false)
 
 
-def where(pred: Array, on_true: Any, on_false: Any) -> Any:
-    """Select between the leaves of two trees of the same structure."""
-    return tree.map(lambda a, b: vnp.where(pred, a, b), on_true, on_false)
-
-
 # Counters, norms, squared magnitudes, and moving averages with bias correction.
 
 

@@ -23,6 +23,7 @@ from volta_fn.optim.base import (
     Updates,
     identity,
     is_function,
+    numbers_of_leaves,
     require_params,
     stateless,
 )
@@ -707,11 +708,7 @@ class MuonState(NamedTuple):
 def _dimension_numbers(choice: Any, updates: Updates) -> list[Any]:
     """Return the dimension numbers of each leaf of the updates, or None."""
     numbers = choice(updates) if is_function(choice) else choice
-    if numbers is None:
-        return [None] * len(tree.leaves(updates))
-    flat, treedef = tree.flatten(numbers, is_leaf=lambda node: node is None or isinstance(node, MuonDimensionNumbers))
-    subtrees = tree.flatten_up_to(treedef, updates, "muon's dimension numbers and the updates")
-    return [number for number, subtree in zip(flat, subtrees, strict=True) for _ in tree.leaves(subtree)]
+    return [None] * len(tree.leaves(updates)) if numbers is None else numbers_of_leaves(numbers, updates, MuonDimensionNumbers, "muon")
 
 
 def scale_by_muon(

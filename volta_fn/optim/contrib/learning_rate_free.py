@@ -41,7 +41,6 @@ from volta_fn.optim.numerics import (
     steps_for,
     sum_of_squares,
     tree_cast_like,
-    where,
     wide_zeros_like,
     widened,
     widest_real,
@@ -50,6 +49,7 @@ from volta_fn.optim.numerics import (
 from volta_fn.optim.transforms.composition import chain
 from volta_fn.optim.transforms.momentum import add_decayed_weights
 from volta_fn.optim.transforms.scaling import scale_by_learning_rate
+from volta_fn.optim.tree_utils import tree_where
 
 __all__ = [
     "COCOBState", "DAdaptAdamWState", "DoGState", "DoWGState", "MechanicState", "MomoAdamState", "MomoState", "ProdigyState", "cocob",
@@ -484,7 +484,7 @@ def mechanize(
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         params = require_params("mechanize", params)
         base_updates, base_state = base.update(updates, state.base_optimizer_state, params, **extra_args)
-        start = where(state.count == 0, starting_points(params), state.x0)
+        start = tree_where(state.count == 0, starting_points(params), state.x0)
         factor = vnp.sum(state.s)
         moved = map_leaves(lambda p0, p: (p0 - p) / (factor + eps), start, params)
         decay = weight_decay * factor * global_norm(updates) / (global_norm(params) + eps)

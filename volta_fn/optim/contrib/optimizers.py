@@ -23,6 +23,7 @@ from volta_fn.optim.base import (
     Updates,
     counting_rule,
     is_function,
+    numbers_of_leaves,
     require_params,
     with_extra_args_support,
 )
@@ -429,10 +430,7 @@ def _numbers(choice: Any, values: Any) -> list[GaLoreDimensionNumbers | None]:
         return [GaLoreDimensionNumbers() if x.ndim == 2 else None for x in leaves]
     if isinstance(choice, GaLoreDimensionNumbers):
         return [choice if x.ndim >= 2 else None for x in leaves]
-    chosen = choice(values) if is_function(choice) else choice
-    flat, treedef = tree.flatten(chosen, is_leaf=lambda node: node is None or isinstance(node, GaLoreDimensionNumbers))
-    subtrees = tree.flatten_up_to(treedef, values, "galore's dimension numbers and the parameters")
-    return [number for number, subtree in zip(flat, subtrees, strict=True) for _ in tree.leaves(subtree)]
+    return numbers_of_leaves(choice(values) if is_function(choice) else choice, values, GaLoreDimensionNumbers, "galore")
 
 
 def scale_by_galore(

@@ -24,14 +24,14 @@ from volta_fn.optim.base import (
     with_extra_args_support,
 )
 from volta_fn.optim.contrib.learning_rate_free import copied, rate_at, scalar_for
-from volta_fn.optim.numerics import count_zero, map_leaves, normalized, safe_increment, scaled_by, where
+from volta_fn.optim.numerics import count_zero, map_leaves, normalized, safe_increment, scaled_by
 from volta_fn.optim.optimizers import sgd
 from volta_fn.optim.schedules import warmup_constant_schedule
 from volta_fn.optim.transforms.composition import chain
 from volta_fn.optim.transforms.momentum import add_decayed_weights
 from volta_fn.optim.transforms.scaling import scale_by_learning_rate
 from volta_fn.optim.transforms.second_moments import scale_by_rms
-from volta_fn.optim.tree_utils import tree_cast
+from volta_fn.optim.tree_utils import tree_cast, tree_where
 
 __all__ = [
     "NormalizeState", "SAMState", "ScheduleFreeState", "SplitRealAndImaginaryState", "normalize", "sam", "schedule_free",
@@ -156,12 +156,12 @@ def sam(
         params = require_params("sam", params)
         first, last = state.steps_since_sync == 0, state.steps_since_sync == sync_period - 1
         climbing, adv_state = climb(updates, state.adv_state, params)
-        cache = where(first, tree.map(as_value, params), state.cache)
+        cache = tree_where(first, tree.map(as_value, params), state.cache)
         step, opt_state = optimizer.update(updates, state.opt_state, cache)
         step = map_leaves(lambda u, p, start: start - p + u, step, params, cache)
-        adv_state = where(last, adv_optimizer.init(params) if reset_state else state.adv_state, adv_state)
-        opt_state = where(last, opt_state, state.opt_state)
-        return where(last, step, climbing), SAMState((state.steps_since_sync + 1) % sync_period, opt_state, adv_state, cache)
+        adv_state = tree_where(last, adv_optimizer.init(params) if reset_state else state.adv_state, adv_state)
+        opt_state = tree_where(last, opt_state, state.opt_state)
+        return tree_where(last, step, climbing), SAMState((state.steps_since_sync + 1) % sync_period, opt_state, adv_state, cache)
 
     def opaque_update(updates: Any, state: Any, params: Any = None, *, grad_fn: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         params = require_params("sam", params)

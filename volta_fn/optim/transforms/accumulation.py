@@ -38,12 +38,11 @@ from volta_fn.optim.numerics import (
     safe_increment,
     sum_of_squares,
     tree_cast_like,
-    where,
     widened,
 )
 from volta_fn.optim.transforms.composition import chain
 from volta_fn.optim.transforms.momentum import ema
-from volta_fn.optim.tree_utils import tree_get_all_with_path, tree_map_params
+from volta_fn.optim.tree_utils import tree_get_all_with_path, tree_map_params, tree_where
 from volta_fn.primitives.collectives import sum_of
 
 __all__ = [
@@ -122,7 +121,7 @@ def lookahead(
         updates, fast_state = fast_optimizer.update(updates, state.fast_state, pair.fast, **extra_args)
         sync = state.steps_since_sync == sync_period - 1
         if reset_state:
-            fast_state = where(sync, fast_optimizer.init(pair.fast), fast_state)
+            fast_state = tree_where(sync, fast_optimizer.init(pair.fast), fast_state)
 
         def slow_rule(update: Array, fast: Array, slow: Array) -> Array:
             return vnp.where(sync, factor(slow_step_size, slow) * (fast + update - slow), vnp.zeros_like(slow))
@@ -455,7 +454,7 @@ class MultiSteps:
         skip, skip_state = self._should_skip(updates, state.gradient_step, params)
         if as_value(skip).dtype != np.bool_ or as_value(skip).shape:
             raise DTypeError(f"MultiSteps: should_skip_update_fn must return a boolean scalar first, got {as_value(skip)!r}")
-        accumulated = where(skip, state.acc_grads, self._accumulate(updates, state))
+        accumulated = tree_where(skip, state.acc_grads, self._accumulate(updates, state))
         last = state.mini_step == self._every_k(state.gradient_step) - 1
         emit = last & ~skip
 

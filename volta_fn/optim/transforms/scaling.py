@@ -44,12 +44,11 @@ from volta_fn.optim.numerics import (
     scaled_by,
     steps_for,
     sum_of_squares,
-    where,
     widened,
     widest_real,
     zeros_like,
 )
-from volta_fn.optim.tree_utils import tree_cast
+from volta_fn.optim.tree_utils import tree_cast, tree_where
 from volta_fn.random.keys import as_key
 
 __all__ = [
@@ -388,7 +387,7 @@ def reduce_on_plateau(
         loss = vnp.asarray(value, state.avg_value.dtype)
         mean = state.avg_value + (loss - state.avg_value) / lax.convert_element_type(count, loss.dtype)
         accumulated = state._replace(count=count, avg_value=mean)
-        state = where(count == accumulation_size, next_scale(accumulated), accumulated)
+        state = tree_where(count == accumulation_size, next_scale(accumulated), accumulated)
         return scaled_by(state.scale, updates), state
 
     return GradientTransformationExtraArgs(init, update)
