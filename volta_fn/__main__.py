@@ -9,7 +9,7 @@ import runpy
 import sys
 from collections.abc import Sequence
 
-from volta_fn.advice import closest
+from volta_fn.advice import correction
 from volta_fn.inspection.explanation import aligned
 from volta_fn.signals import run
 
@@ -38,9 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     names = [name.partition(" ")[0] for name in COMMANDS]
     command = arguments[0]
     if command not in names:
-        similar = closest(command, names)
-        meant = f"did you mean {' or '.join(similar)}?" if similar else "python -m volta_fn lists all"
-        print(f"volta_fn has no command {command!r}; {meant}", file=sys.stderr)
+        print(correction(f"volta_fn has no command {command!r}", command, names, "python -m volta_fn lists all"), file=sys.stderr)
         return 2
     sys.argv = [f"volta_fn.{command}", *arguments[1:]]
     runpy.run_module(f"volta_fn.{command}", run_name="__main__", alter_sys=True)

@@ -272,6 +272,13 @@ def closest(name: str, names: Iterable[str]) -> list[str]:
     return [by_lower[match] for match in matches]
 
 
+def correction(message: str, name: str, names: Iterable[str], remedy: str = "") -> str:
+    """Return a message of an unknown name with the names that look like it, or else the remedy."""
+    similar = closest(name, names)
+    advice = f"did you mean {' or '.join(similar)}?" if similar else remedy
+    return f"{message}; {advice}" if advice else message
+
+
 class UnknownName(AttributeError):
     """An unknown name, whose message is computed when it is read."""
 
@@ -296,8 +303,7 @@ def _answer(owner: str, name: str, replacements: Mapping[str, str], names: Itera
     message = f"{owner} has no attribute {name!r}"
     if name in replacements:
         return f"{message}: {replacements[name]}"
-    similar = closest(name, names)
-    return f"{message}; did you mean {' or '.join(similar)}?" if similar else message
+    return correction(message, name, names)
 
 
 def unknown_name(package: str, name: str, names: Callable[[], Iterable[str]]) -> NoReturn:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from volta_fn.advice import closest
+from volta_fn.advice import correction
 from volta_fn.signals import run
 
 INDEX = Path(__file__).with_name("index.md")
@@ -40,9 +40,8 @@ def main(names: Sequence[str]) -> int:
             print(f"{name}: {readable(entry).partition('. ')[0].splitlines()[0].removesuffix('.')}")
     for name in names:
         if name not in entries:
-            similar = closest(name, entries)
-            meant = f"did you mean {' or '.join(similar)}?" if similar else "python -m volta_fn.errors lists all"
-            print(f"the index of errors has no {name!r}; {meant}", file=sys.stderr)
+            message = f"the index of errors has no {name!r}"
+            print(correction(message, name, entries, "python -m volta_fn.errors lists all"), file=sys.stderr)
             return 2
         print(f"{name}\n\n{readable(entries[name])}")
     return 0
