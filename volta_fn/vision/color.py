@@ -36,6 +36,14 @@ def as_images(function: str, images: Any, channels: tuple[int, ...] = ()) -> Arr
     return value
 
 
+def height_and_width(function: str, argument: str, size: int | Sequence[int]) -> tuple[int, int]:
+    """Return a size of images or bins as two positive numbers."""
+    sizes = (size, size) if isinstance(size, int) else tuple(size)
+    if len(sizes) != 2 or min(sizes) < 1:
+        raise ArgumentError(f"{function}: {argument} is a positive number or two of them, (height, width), got {size!r}")
+    return sizes[0], sizes[1]
+
+
 def largest(dtype: np.dtype) -> float:
     """Return the number that stands for white."""
     return 1.0 if dtype in dtypes.FLOATS else int(np.iinfo(dtype).max)

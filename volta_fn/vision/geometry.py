@@ -7,7 +7,7 @@ image, x to the right, and the centre of the first pixel is (0.5, 0.5).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused_by_results
 from volta_fn.numpy.arguments import INDEX
 from volta_fn.scipy.interpolation import resize as resampled
-from volta_fn.vision.color import as_floats, as_images, restored
+from volta_fn.vision.color import as_floats, as_images, height_and_width, restored
 
 __all__ = [
     "affine", "center_crop", "crop", "horizontal_flip", "pad", "perspective", "resize", "resized_crop", "rotate", "vertical_flip",
@@ -97,19 +97,12 @@ def center_crop(images: Any, output_size: int | Sequence[int]) -> Array:
     Array([[[4]]], dtype=int32)
     """
     value = as_images("center_crop", images)
-    height, width = _pair("center_crop", output_size)
+    height, width = height_and_width("center_crop", "output_size", output_size)
     # torchvision pads first, and rounds halves to even.
     missing = [max(size - have, 0) for size, have in zip((height, width), value.shape[-2:], strict=True)]
     if any(missing):
         value = pad(value, (missing[1] // 2, missing[0] // 2, (missing[1] + 1) // 2, (missing[0] + 1) // 2))
     return crop(value, round((value.shape[-2] - height) / 2), round((value.shape[-1] - width) / 2), height, width)
-
-
-def _pair(function: str, size: int | Sequence[int]) -> tuple[int, int]:
-    sizes = (size, size) if isinstance(size, int) else tuple(size)
-    if len(sizes) != 2 or min(sizes) < 1:
-        raise ArgumentError(f"{function}: a size is a positive number or two of them, (height, width), got {size!r}")
-    return sizes[0], sizes[1]
 
 
 # Sizes.
@@ -134,7 +127,7 @@ def resize(images: Any, size: int | Sequence[int], interpolation: Interpolation 
     if isinstance(size, int) and size > 0 and 0 not in (rows, columns):
         height, width = (size, int(size * columns / rows)) if rows <= columns else (int(size * rows / columns), size)
     else:
-        height, width = _pair("resize", size)
+        height, width = height_and_width("resize", "size", size)
     if (height, width) == (rows, columns):
         return value
     if interpolation == "nearest":
@@ -175,7 +168,7 @@ def resized_crop(
     Array([[[7.5]]], dtype=float32)
     """
     value = as_images("resized_crop", images)
-    sizes = _pair("resized_crop", size)
+    sizes = height_and_width("resized_crop", "size", size)
     if interpolation not in ("nearest", "bilinear", "bicubic") or (interpolation == "bicubic" and not antialias):
         raise ArgumentError(
             f"resized_crop: interpolation is 'nearest', 'bilinear', or 'bicubic' with antialias, got {interpolation!r} and {antialias}"
@@ -303,19 +296,20 @@ def affine(
     shears = shear if isinstance(shear, Sequence) else (shear, 0.0)
     if len(shears) != 2 or len(translate) != 2:
         raise ArgumentError(f"affine: translate and shear have two numbers, got {translate!r} and {shear!r}")
-    middle = _image_center(value)
-    about = middle if center is None else center
-    (a, b), (c, d) = _inverse(angle, scale, shears)
-
-    def source(x: Array, y: Array) -> tuple[Array, Array]:
-        right, down = x - about[0] - translate[0], y - about[1] - translate[1]
-        return a * right + b * down + about[0], c * right + d * down + about[1]
-
+    source = _source_of(value, center, translate, _inverse(angle, scale, shears))
     return _mapped("affine", value, value.shape[-2:], source, interpolation, fill)
 
 
-def _image_center(images: Array) -> tuple[float, float]:
-    return images.shape[-1] / 2, images.shape[-2] / 2
+def _source_of(images: Array, center: Point | None, moved: Point, inverse: tuple[Point, Point]) -> Callable[..., tuple[Array, Array]]:
+    """Return the map from the result to images that are turned about a point, by default their middle, and then moved."""
+    about = (images.shape[-1] / 2, images.shape[-2] / 2) if center is None else center
+    (a, b), (c, d) = inverse
+
+    def source(x: Array, y: Array) -> tuple[Array, Array]:
+        right, down = x - about[0] - moved[0], y - about[1] - moved[1]
+        return a * right + b * down + about[0], c * right + d * down + about[1]
+
+    return source
 
 
 def _inverse(angle: Any, scale: Any, shear: Sequence[Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
@@ -354,15 +348,8 @@ def rotate(
     if quarters in (0, 2) or (quarters in (1, 3) and (expand or size[0] == size[1])):
         return vnp.rot90(value, int(quarters), (-2, -1))  # exactly
     size = _rotated_size(angle, size) if expand else size
-    middle = _image_center(value)
-    about = middle if center is None else center
-    (a, b), (c, d) = _inverse(-angle, 1.0, (0.0, 0.0))
     moved = (size[1] - value.shape[-1]) / 2, (size[0] - value.shape[-2]) / 2
-
-    def source(x: Array, y: Array) -> tuple[Array, Array]:
-        right, down = x - moved[0] - about[0], y - moved[1] - about[1]
-        return a * right + b * down + about[0], c * right + d * down + about[1]
-
+    source = _source_of(value, center, moved, _inverse(-angle, 1.0, (0.0, 0.0)))
     return _mapped("rotate", value, size, source, interpolation, fill)
 
 

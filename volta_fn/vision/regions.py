@@ -18,12 +18,13 @@ from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.dtypes import FLOATS, accumulator
-from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.jit import jit
 from volta_fn.numpy.arguments import INDEX, narrowed, operand, wide
 from volta_fn.transforms.implicit import linear_call
 from volta_fn.transforms.jacobian import linear_transpose
 from volta_fn.vision.boxes import as_boxes
+from volta_fn.vision.color import height_and_width
 
 __all__ = ["ps_roi_align", "ps_roi_pool", "roi_align", "roi_pool"]
 
@@ -122,13 +123,11 @@ def _arguments(
         raise ShapeError(f"{function}: the input has axes (N, C, H, W) and at least one pixel, got shape {maps.shape}")
     if maps.dtype not in FLOATS:
         raise DTypeError(f"{function}: the input has floats, got {maps.aval}; convert it, as in x.astype('float32')")
-    size = (output_size, output_size) if isinstance(output_size, int) else tuple(output_size)
-    if len(size) != 2 or min(size) < 1:
-        raise ArgumentError(f"{function}: output_size is a positive number or two of them, (height, width), got {output_size!r}")
+    size = height_and_width(function, "output_size", output_size)
     if position_sensitive and maps.shape[1] % (size[0] * size[1]):
         raise ShapeError(f"{function}: the channels are a multiple of the {size[0]} * {size[1]} bins, got shape {maps.shape}")
     dtype = accumulator(maps.dtype)
-    return maps, lax.stop_gradient(_rois(function, boxes, maps.shape[0]).astype(dtype)), (size[0], size[1])
+    return maps, lax.stop_gradient(_rois(function, boxes, maps.shape[0]).astype(dtype)), size
 
 
 def _rois(function: str, boxes: Any, count: int) -> Array:
