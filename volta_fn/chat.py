@@ -25,6 +25,7 @@ from volta_fn import numpy as vnp
 from volta_fn.errors import ArgumentError, CorruptFileError, MissingDependencyError, SerializationError, VoltaError
 from volta_fn.io.gguf import GGUFFile
 from volta_fn.lazy_imports import is_installed, load
+from volta_fn.nn.language.config import read_json_object
 from volta_fn.nn.language.layers import CausalLMCache, FullCache
 from volta_fn.signals import run
 
@@ -62,7 +63,8 @@ class ChatTemplate:
         It is in chat_template.jinja or in tokenizer_config.json. Raises `CorruptFileError` if the latter is no JSON object.
         """
         path = Path(folder)
-        entries = _read(path / "tokenizer_config.json")
+        config = path / "tokenizer_config.json"
+        entries = read_json_object(config) if config.is_file() else {}
         tokens = {}
         for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
             value = entries.get(name)
@@ -114,18 +116,6 @@ def _environment() -> Any:
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     return environment
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        entries = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise CorruptFileError(f"{path}: not JSON: {error}") from error
-    if not isinstance(entries, dict):
-        raise CorruptFileError(f"{path}: a JSON object is needed, got {type(entries).__name__}")
-    return entries
 
 
 # Tokenizers and templates in the metadata of GGUF files.

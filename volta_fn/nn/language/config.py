@@ -319,7 +319,7 @@ class CausalLMConfig:
         500000.0
         """
         name = "CausalLMConfig.from_json"
-        entries = dict(source) if isinstance(source, Mapping) else _read(Path(source))
+        entries = dict(source) if isinstance(source, Mapping) else read_json_object(Path(source))
         if entries.get("model_type") == "gemma3":  # with a vision tower, which is left out
             entries = {"eos_token_id": entries.get("eos_token_id"), "model_type": "gemma3_text", **entries.get("text_config", {})}
         model_type = entries.get("model_type")
@@ -356,7 +356,7 @@ class CausalLMConfig:
                 f"{os.fspath(folder)}: there is no config.json; a folder of a model as Hugging Face saves it is needed{download}"
             )
         config, generation = cls.from_json(path), path.with_name("generation_config.json")
-        eos = _read(generation).get("eos_token_id") if generation.is_file() else None
+        eos = read_json_object(generation).get("eos_token_id") if generation.is_file() else None
         return config if eos is None else replace(config, eos_token_id=(eos,) if isinstance(eos, int) else tuple(eos))
 
     def to_json(self) -> dict[str, Any]:
@@ -388,13 +388,14 @@ def _is_about_experts(key: str) -> bool:
     return "expert" in key or key in ("moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file; raise `CorruptFileError` for other contents."""
     try:
         entries = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(f"{path}: not JSON: {error}") from error
     if not isinstance(entries, dict):
-        raise CorruptFileError(f"{path}: a config is a JSON object, got {type(entries).__name__}")
+        raise CorruptFileError(f"{path}: a JSON object is needed, got {type(entries).__name__}")
     return entries
 
 
