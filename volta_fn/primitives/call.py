@@ -245,20 +245,30 @@ def _call(callback: Callable[..., Any], args: Sequence[Any], name: str) -> Any:
 # pure_callback
 
 
-class HostFunction:
-    """A user's function on flat lists of NumPy arrays."""
+class _UserFunction:
+    """A user's function on the leaves of its arguments."""
 
-    def __init__(self, function: Callable[..., Any], in_tree: Any, out_tree: Any) -> None:
+    def __init__(self, function: Callable[..., Any], in_tree: Any) -> None:
         self.function = function
         self.in_tree = in_tree
-        self.out_tree = out_tree
         self.name = f"the callback {getattr(function, '__name__', function)!s}"
         self.eager_kernels: dict[Any, Any] = {}
 
+    def call(self, leaves: Sequence[Any]) -> Any:
+        """Return the function's result; errors of its own are a `CallbackError`'s cause."""
+        args, kwargs = tree.unflatten(self.in_tree, leaves)
+        return _call(functools.partial(self.function, **kwargs), args, self.name)
+
+
+class HostFunction(_UserFunction):
+    """A user's function on flat lists of NumPy arrays."""
+
+    def __init__(self, function: Callable[..., Any], in_tree: Any, out_tree: Any) -> None:
+        super().__init__(function, in_tree)
+        self.out_tree = out_tree
+
     def __call__(self, *leaves: np.ndarray) -> list[Any]:
-        args, kwargs = tree.unflatten(self.in_tree, [from_host(x) for x in leaves])
-        result = _call(functools.partial(self.function, **kwargs), args, self.name)
-        outs, structure = tree.flatten(result)
+        outs, structure = tree.flatten(self.call([from_host(x) for x in leaves]))
         if structure != self.out_tree:
             raise CallbackError(f"{self.name} was to return a result of structure {self.out_tree}, but returned {structure}")
         return outs
@@ -437,6 +447,18 @@ def _debug_evaluate(*operands: np.ndarray, callback: Callable[..., Any]) -> tupl
     return ()
 
 
+class _DebugFunction(_UserFunction):
+    """A user's function on NumPy arrays, in place of the leaves that are None, and on other leaves."""
+
+    def __init__(self, function: Callable[..., Any], in_tree: Any, leaves: Sequence[Any]) -> None:
+        super().__init__(function, in_tree)
+        self.leaves = leaves
+
+    def __call__(self, *operands: np.ndarray) -> None:
+        arrays = iter(operands)
+        self.call([from_host(np.asarray(next(arrays))) if leaf is None else leaf for leaf in self.leaves])
+
+
 class _PerExample:
     """A callback called once per example of operands stacked along axis 0."""
 
@@ -477,13 +499,5 @@ def debug_callback(callback: Callable[..., Any], *args: Any, ordered: bool = Fal
     differentiation with the primal values. Arguments other than arrays are passed as they are.
     """
     leaves, in_tree = tree.flatten((args, kwargs))
-    is_array = [isinstance(x, _ARRAYS) for x in leaves]
-
-    def host(*values: np.ndarray) -> None:
-        arrays = iter(values)
-        stacked = [from_host(np.asarray(next(arrays))) if a else x for x, a in zip(leaves, is_array, strict=True)]
-        positional, named = tree.unflatten(in_tree, stacked)
-        _call(functools.partial(callback, **named), positional, f"the callback {getattr(callback, '__name__', callback)!s}")
-
-    host.eager_kernels = {}  # type: ignore[attr-defined]  # as those of `HostFunction`
-    bind(debug_callback_p, *[as_value(x) for x, a in zip(leaves, is_array, strict=True) if a], callback=host)
+    host = _DebugFunction(callback, in_tree, [None if isinstance(x, _ARRAYS) else x for x in leaves])
+    bind(debug_callback_p, *[as_value(x) for x in leaves if isinstance(x, _ARRAYS)], callback=host)
