@@ -421,27 +421,13 @@ def gptq(
     if isinstance(damping, bool) or not isinstance(damping, (int, float)) or not 0 < damping < np.inf:
         raise ArgumentError(f"gptq: damping is a number above 0, got {damping!r}")
     options = {"group_size": group_size, "symmetric": symmetric, "scale_dtype": scale_dtype, "activations": None}
-    sizes: dict[str, tuple[int, ...]] = {}
 
     def replace_weights(function: Callable[[str, Any, Scheme, dict[str, Any]], Any], model: T) -> T:
         return map_weights("gptq", function, model, scheme, where, embeddings, options)
 
-    def note(name: str, weight: Any, chosen: Scheme, how: dict[str, Any]) -> Any:
-        if chosen == scheme and isinstance(how["axis"], int):
-            *lead, _, size = as_rows(as_value(weight), how["axis"])[0].shape
-            sizes[name] = (*lead, size, size)
-        return weight
-
-    def observe(model: T, grams: Mapping[str, Array]) -> T:
-        def observed(name: str, weight: Any, chosen: Scheme, how: dict[str, Any]) -> Any:
-            if name not in grams:
-                return weight
-            rows, _, rows_last = as_rows(as_value(weight), how["axis"])
-            return ObservedArray(rows, grams[name], rows_last)
-
-        return replace_weights(observed, model)
-
-    replace_weights(note, model)
+    sizes: dict[str, tuple[int, ...]] = {}
+    replace_weights(functools.partial(_note_size, sizes, scheme), model)
+    observe = lambda model, grams: replace_weights(functools.partial(_observed, grams), model)  # noqa: E731
     grams = gram_matrices(observe, model, sizes, batches, _call if call is None else call)
 
     def rounded(name: str, weight: Any, chosen: Scheme, how: dict[str, Any]) -> QuantizedArray:
@@ -452,6 +438,22 @@ def gptq(
         return _quantized_with(grams.pop(name), weight, chosen, how, act_order, float(damping))
 
     return replace_weights(rounded, model)
+
+
+def _note_size(sizes: dict[str, tuple[int, ...]], scheme: Scheme, name: str, weight: Any, chosen: Scheme, how: dict[str, Any]) -> Any:
+    """Add the shape of a weight's Gram matrix if the weight is calibrated; return the weight."""
+    if chosen == scheme and isinstance(how["axis"], int):
+        *lead, _, size = as_rows(as_value(weight), how["axis"])[0].shape
+        sizes[name] = (*lead, size, size)
+    return weight
+
+
+def _observed(grams: Mapping[str, Array], name: str, weight: Any, chosen: Scheme, how: dict[str, Any]) -> Any:
+    """Return a weight that adds to its Gram matrix if it has one."""
+    if name not in grams:
+        return weight
+    rows, _, rows_last = as_rows(as_value(weight), how["axis"])
+    return ObservedArray(rows, grams[name], rows_last)
 
 
 def _call(model: Any, batch: Any) -> Any:

@@ -256,27 +256,13 @@ def pallas_call(
     >>> pl.pallas_call(add, x, grid=3, in_specs=[block, block], out_specs=block)(x, x)
     Array([ 0.,  2.,  4.,  6.,  8., 10.], dtype=float32)
     """
-    if grid_spec is None:
-        grid_spec = GridSpec(grid, in_specs, out_specs, scratch_shapes)
-    else:
-        for option, value, default in (("grid", grid, ()), ("in_specs", in_specs, no_block_spec), ("out_specs", out_specs, no_block_spec)):
-            if value is not default and value != default:
-                raise ArgumentError(f"If `grid_spec` is specified, then `{option}` must be `{default}`. It is {value}")
-        if scratch_shapes:
-            raise ArgumentError(f"If `grid_spec` is specified, then `scratch_shapes` must be `()`. It is {scratch_shapes}")
-    spec = grid_spec
+    spec = _specification(grid_spec, grid, in_specs, out_specs, scratch_shapes)
     if isinstance(out_shape, list):
         out_shape = tuple(out_shape)
 
     def run(*args: Any) -> Any:
-        arguments = tree.leaves_with_path(args)
-        values = [as_value(x) for _, x in arguments]
-        out_leaves = tree.leaves_with_path(out_shape)
-        avals = [memory_aval(leaf) for _, leaf in out_leaves]
-        outputs = [uninitialized(aval) for aval in avals]
-        for i, o in input_output_aliases.items():
-            _check_alias(i, o, [path for path, _ in arguments], values, [path for path, _ in out_leaves], avals)
-            outputs[o] = values[i]
+        values = [as_value(x) for x in tree.leaves(args)]
+        outputs = _initial_outputs(args, values, out_shape, input_output_aliases)
         results = _run(kernel, spec, args, values, out_shape, outputs, debug, name)
         return tree.unflatten(tree.structure(out_shape), results)
 
@@ -284,18 +270,37 @@ def pallas_call(
     return jit(run)
 
 
-def _check_alias(i: int, o: int, in_paths: Sequence[Any], values: Sequence[Array], out_paths: Sequence[Any], avals: Sequence[Any]) -> None:
-    who = f"input_output_aliases contains the mapping '{i}:{o}'"
-    if i not in range(len(values)):
-        raise ArgumentError(f"{who} with input index {i} outside the range [0, {len(values)})")
-    if o not in range(len(avals)):
-        raise ArgumentError(f"{who} with output index {o} outside the range [0, {len(avals)})")
-    one, other = values[i].aval, avals[o]
-    if (one.shape, one.dtype) != (other.shape, other.dtype):
-        raise ArgumentError(
-            f"{who} referring to input{tree.keystr(in_paths[i])} with abstract value {described_type(one)} and to "
-            f"output{tree.keystr(out_paths[o])} with a different abstract value {described_type(other)}."
-        )
+def _specification(grid_spec: GridSpec | None, grid: Any, in_specs: Any, out_specs: Any, scratch_shapes: Any) -> GridSpec:
+    """Return the specification of a call, which is one argument or several others."""
+    if grid_spec is None:
+        return GridSpec(grid, in_specs, out_specs, scratch_shapes)
+    for option, value, default in (("grid", grid, ()), ("in_specs", in_specs, no_block_spec), ("out_specs", out_specs, no_block_spec)):
+        if value is not default and value != default:
+            raise ArgumentError(f"If `grid_spec` is specified, then `{option}` must be `{default}`. It is {value}")
+    if scratch_shapes:
+        raise ArgumentError(f"If `grid_spec` is specified, then `scratch_shapes` must be `()`. It is {scratch_shapes}")
+    return grid_spec
+
+
+def _initial_outputs(args: Any, values: Sequence[Array], out_shape: Any, aliases: Mapping[int, int]) -> list[Array]:
+    """Return what outputs hold before the first step: inputs where `aliases` says so."""
+    paths, leaves = zip(*tree.leaves_with_path(out_shape), strict=True) if tree.leaves(out_shape) else ((), ())
+    outputs = [uninitialized(memory_aval(leaf)) for leaf in leaves]
+    for i, o in aliases.items():
+        who = f"input_output_aliases contains the mapping '{i}:{o}'"
+        if i not in range(len(values)):
+            raise ArgumentError(f"{who} with input index {i} outside the range [0, {len(values)})")
+        if o not in range(len(outputs)):
+            raise ArgumentError(f"{who} with output index {o} outside the range [0, {len(outputs)})")
+        one, other = values[i].aval, memory_aval(leaves[o])
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            in_path, _ = tree.leaves_with_path(args)[i]
+            raise ArgumentError(
+                f"{who} referring to input{tree.keystr(in_path)} with abstract value {described_type(one)} and to "
+                f"output{tree.keystr(paths[o])} with a different abstract value {described_type(other)}."
+            )
+        outputs[o] = values[i]
+    return outputs
 
 
 def _run(

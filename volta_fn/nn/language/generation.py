@@ -180,14 +180,16 @@ class Sampler:
             if (p := getattr(self, name)) is not None:
                 _check_probability(f"Sampler.{name}", p)
 
+    def _penalized(self, logits: Any, seen: Any) -> Array:
+        value = _logits("Sampler", logits)
+        return value if self.repetition_penalty == 1 or seen is None else penalize_repetition(value, seen, self.repetition_penalty)
+
     def filtered(self, logits: Any, seen: Any = None) -> Array:
         """Return the logits of which a token is drawn, -inf for those that are filtered.
 
         Arguments and errors are those of calls. Temperature 0 keeps the greatest logits alone.
         """
-        value = _logits("Sampler", logits)
-        if self.repetition_penalty != 1 and seen is not None:
-            value = penalize_repetition(value, seen, self.repetition_penalty)
+        value = self._penalized(logits, seen)
         if self.temperature < _LEAST_TEMPERATURE:
             return top_k_filter(value, 1)
         value = value / self.temperature
@@ -206,9 +208,7 @@ class Sampler:
         Raises:
             ShapeError, DTypeError: the arrays do not fit.
         """
-        value = _logits("Sampler", logits)
-        if self.repetition_penalty != 1 and seen is not None:
-            value = penalize_repetition(value, seen, self.repetition_penalty)
+        value = self._penalized(logits, seen)
         if self.temperature < _LEAST_TEMPERATURE:
             return greedy(value)
         value = value / self.temperature
@@ -573,6 +573,45 @@ class _Hypotheses:
         return len(self.items) >= self.limit and self.items[-1][0] >= best / length**self.power
 
 
+class _PromptSearch:
+    """The running beams of one prompt, of which only the first counts at first, and its finished continuations."""
+
+    def __init__(self, num_beams: int, power: float, stop: set[int], vocabulary: int) -> None:
+        self.num_beams, self.stop, self.vocabulary = num_beams, stop, vocabulary
+        self.scores = np.where(np.arange(num_beams) == 0, 0.0, -np.inf).astype(np.float32)
+        self.texts: list[list[int]] = [[] for _ in range(num_beams)]
+        self.finished = _Hypotheses(num_beams, power)
+        self.done = False
+
+    def advance(self, totals: np.ndarray, indices: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Choose the next beams, of that length, from the best candidates; return their parents and tokens."""
+        parents, tokens = np.zeros((2, self.num_beams), np.int32)  # beams without a text read any token
+        if self.done:
+            return parents, tokens
+        old, self.texts, self.scores[:] = self.texts, [], -np.inf
+        for rank, (total, index) in enumerate(zip(totals.tolist(), indices.tolist(), strict=True)):
+            (beam, token), slot = divmod(index, self.vocabulary), len(self.texts)
+            if total == -np.inf or slot == self.num_beams:
+                continue
+            if token in self.stop:
+                if rank < self.num_beams:
+                    self.finished.add(total, [*old[beam], token])
+                continue
+            parents[slot], tokens[slot], self.scores[slot] = beam, token, total
+            self.texts.append([*old[beam], token])
+        self.texts += [[] for _ in range(self.num_beams - len(self.texts))]
+        self.done = self.finished.complete(float(self.scores[0]), length)
+        return parents, tokens
+
+    def finish(self) -> _Hypotheses:
+        """Return the finished continuations, with those that are still running if they could win."""
+        if not self.done:
+            for total, text in zip(self.scores.tolist(), self.texts, strict=True):
+                if total > -np.inf:
+                    self.finished.add(total, text)
+        return self.finished
+
+
 def beam_search(
     model: CausalLM,
     prompt_tokens: Any,
@@ -623,44 +662,18 @@ def beam_search(
     logits, cache = prefill(model, tokens, cache)
     repeated = vnp.repeat(vnp.arange(batch), num_beams)
     logits, cache = logits[repeated], _reordered(cache, repeated)
-    # All beams of a prompt are the same at first: only the first one counts.
-    scores = np.tile(np.where(np.arange(num_beams) == 0, 0.0, -np.inf).astype(np.float32), (batch, 1))
-    texts: list[list[list[int]]] = [[[] for _ in range(num_beams)] for _ in range(batch)]
-    finished = [_Hypotheses(num_beams, length_penalty) for _ in range(batch)]
-    done = [False] * batch
+    searches = [_PromptSearch(num_beams, length_penalty, stop, vocabulary) for _ in range(batch)]
     # As many candidates end as there are tokens that end, in each beam; so many more are enough.
     count = min((1 + max(len(stop), 1)) * num_beams, num_beams * vocabulary)
     for step in range(1, max_new_tokens + 1):
-        totals, flat = (np.asarray(x) for x in _candidates(logits, vnp.asarray(scores), count))
-        parents, chosen = (np.zeros((batch, num_beams), np.int32) for _ in range(2))  # beams without a text read any token
-        for row in range(batch):
-            if done[row]:
-                continue
-            old, texts[row], scores[row] = texts[row], [], -np.inf
-            for rank, (total, index) in enumerate(zip(totals[row].tolist(), flat[row].tolist(), strict=True)):
-                beam, token = divmod(index, vocabulary)
-                if total == -np.inf or len(texts[row]) == num_beams:
-                    continue
-                if token in stop:
-                    if rank < num_beams:
-                        finished[row].add(total, [*old[beam], token])
-                    continue
-                slot = len(texts[row])
-                parents[row, slot], chosen[row, slot], scores[row, slot] = beam, token, total
-                texts[row].append([*old[beam], token])
-            texts[row] += [[] for _ in range(num_beams - len(texts[row]))]
-            done[row] = finished[row].complete(float(scores[row, 0]), step)
-        if all(done) or step == max_new_tokens:
+        rows = zip(searches, *map(np.asarray, _candidates(logits, np.stack([search.scores for search in searches]), count)), strict=True)
+        parents, chosen = np.stack([search.advance(totals, indices, step) for search, totals, indices in rows], 1)
+        if all(search.done for search in searches) or step == max_new_tokens:
             break
         cache = cache.grow(rounded_size(length + step, LEAST_SLOTS), config.sliding_window)
-        rows = vnp.asarray((parents + np.arange(batch)[:, None] * num_beams).reshape(-1))
-        logits, cache = _advance(model, vnp.asarray(chosen.reshape(-1)), rows, cache)
-    for row in range(batch):
-        if not done[row]:
-            for total, text in zip(scores[row].tolist(), texts[row], strict=True):
-                if total > -np.inf:
-                    finished[row].add(total, text)
-    return _collected(finished, num_beams, pad)
+        first = np.arange(batch, dtype=np.int32)[:, None] * num_beams
+        logits, cache = _advance(model, vnp.asarray(chosen.reshape(-1)), vnp.asarray((first + parents).reshape(-1)), cache)
+    return _collected([search.finish() for search in searches], num_beams, pad)
 
 
 def _collected(finished: Sequence[_Hypotheses], num_beams: int, pad: int) -> Beams:

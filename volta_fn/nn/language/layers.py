@@ -132,8 +132,8 @@ class RollingCache(NamedTuple):
         source = vnp.clip(after - length, 0, max(added - 1, 0))
         arrays = []
         for old, now in zip(self, new, strict=True):
-            taken = vnp.take(now.astype(old.dtype), source, axis=2) if added else old
-            arrays.append(vnp.where((after >= length)[:, None], taken, old))
+            latest = vnp.take(now.astype(old.dtype), source, axis=2) if added else old
+            arrays.append(vnp.where((after >= length)[:, None], latest, old))
         attended = [vnp.concatenate([old, now.astype(old.dtype)], 2) for old, now in zip(self, new, strict=True)]
         return RollingCache(*arrays), KeysValues(*attended), vnp.concatenate([before, length + vnp.arange(added)])
 

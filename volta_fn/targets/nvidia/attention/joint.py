@@ -248,7 +248,7 @@ class _Joint(GroupByKeys):
     def _multiply_by_keys(self) -> None:
         """Append the loop that multiplies cotangents of logits by keys."""
         f, schedule, keys = self.f, self.schedule, self.row_arrays[0]
-        right = f.descriptor(self.tile_address(keys, i32(0)), keys.tile * ROW)
+        key_matrix = f.descriptor(self.tile_address(keys, i32(0)), keys.tile * ROW)
         product = GroupProduct(self.dtype, BOX, left_across=True, right_across=True)
         places = [(_TERMS * k * ROW) >> 4 for k in range(schedule.rows // _TERMS)]
         thread = f.times(f.remainder(f.thread, 128), UNIT)
@@ -257,12 +257,12 @@ class _Joint(GroupByKeys):
         def multiply_tile(tile_number: Value, _: list[Value]) -> list[Value]:
             stage, parity = self._buffer(tile_number)
             self.slopes.wait(stage, parity)
-            left = f.descriptor(f.plus(self.base, i32(self.slopes_start), f.times(stage, schedule.rows * ROW)), UNIT)
+            slope_matrix = f.descriptor(f.plus(self.base, i32(self.slopes_start), f.times(stage, schedule.rows * ROW)), UNIT)
             round_, buffer = f.divided(tile_number, schedule.adders)
             place = f.plus(i32(self.sums_start), f.times(buffer, _tile_bytes(self.a)), thread)
             for box in range(self.width // BOX):
                 begin = box * keys.tile * ROW >> 4
-                steps = [GroupStep(SharedMatrix(left, further), SharedMatrix(right, begin + further)) for further in places]
+                steps = [GroupStep(SharedMatrix(slope_matrix, further), SharedMatrix(key_matrix, begin + further)) for further in places]
                 sums = self.await_products(product.begin(f, steps))
                 if not box:
                     f.wait_for_barrier(self.sums.empty(buffer), f.exclusive_or(f.remainder(round_, 2), 1))
