@@ -17,7 +17,7 @@ from volta_fn.core.arrays.array import Array
 from volta_fn.dtypes import INEXACT
 from volta_fn.errors import ArgumentError, UnhashableStaticError
 from volta_fn.jit import jit
-from volta_fn.transforms.grad import value_and_grad
+from volta_fn.transforms.grad import value_and_grad, without_value
 
 __all__ = ["combine", "filter", "filter_grad", "filter_jit", "filter_value_and_grad", "is_array", "is_array_like", "is_inexact_array"]
 __all__ += ["is_inexact_array_like", "partition", "tree_at", "tree_equal"]
@@ -331,10 +331,4 @@ def filter_grad(fun: Callable[..., Any], *, has_aux: bool = False) -> Callable[.
     {'w': Array([2., 2.], dtype=float32), 'steps': None}
     """
     both: Any = filter_value_and_grad(fun, has_aux=True) if has_aux else filter_value_and_grad(fun)
-
-    @functools.wraps(fun, updated=())
-    def gradient(*args: Any, **kwargs: Any) -> Any:
-        value, grads = both(*args, **kwargs)
-        return (grads, value[1]) if has_aux else grads
-
-    return gradient
+    return functools.wraps(fun, updated=())(without_value(both, has_aux))

@@ -24,7 +24,6 @@ from volta_fn.primitives.data_movement.movement import (
     broadcast_in_dim,
     broadcasted_iota,
     canonical_axes,
-    instantiate,
     moveaxis,
     no_tangents,
     reshape,
@@ -213,21 +212,29 @@ def _free(ndim: int, contract: Axes, batch: Axes) -> Axes:
 
 @RuleOf
 def bilinear_jvp(primitive: Primitive) -> Callable[..., Any]:
-    """Return the product rule of a primitive that is linear in both operands."""
+    """Return the product rule of a primitive that is linear in its first two operands.
+
+    Others, such as sizes of groups, have no tangents.
+    """
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
-        (lhs, rhs), (lhs_tangent, rhs_tangent) = primals, tangents
-        out = bind(primitive, lhs, rhs, **params)
+        (lhs, rhs, *others), (lhs_tangent, rhs_tangent, *_) = primals, tangents
+        out = bind(primitive, lhs, rhs, *others, **params)
         terms = []
         if type(lhs_tangent) is not Zero:
-            terms.append(bind(primitive, lhs_tangent, rhs, **params))
+            terms.append(bind(primitive, lhs_tangent, rhs, *others, **params))
         if type(rhs_tangent) is not Zero:
-            terms.append(bind(primitive, lhs, rhs_tangent, **params))
-        if not terms:
-            return no_tangents(out)
-        return out, terms[0] if len(terms) == 1 else add(*terms)
+            terms.append(bind(primitive, lhs, rhs_tangent, *others, **params))
+        return with_tangent(out, terms)
 
     return jvp
+
+
+def with_tangent(out: Array, terms: Sequence[Array]) -> tuple[Array, Any]:
+    """Return a result and its tangent, the sum of one or two terms, or zero."""
+    if not terms:
+        return no_tangents(out)
+    return out, terms[0] if len(terms) == 1 else add(*terms)
 
 
 def _dot_transpose(
@@ -652,20 +659,6 @@ def _evaluate(x: np.ndarray, y: np.ndarray, sizes: np.ndarray, *, kind: str, rou
     return out.astype(dtype, copy=False)
 
 
-def _jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
-    out = bind(ragged_dot_p, *primals, **params)
-    x, y, sizes = primals
-    moved_x, moved_y, _ = tangents
-    terms = []
-    if type(moved_x) is not Zero:
-        terms.append(bind(ragged_dot_p, instantiate(moved_x), y, sizes, **params))
-    if type(moved_y) is not Zero:
-        terms.append(bind(ragged_dot_p, x, instantiate(moved_y), sizes, **params))
-    if not terms:
-        return no_tangents(out)
-    return out, terms[0] if len(terms) == 1 else add(*terms)
-
-
 def _transpose(ct: Array, x: Any, y: Any, sizes: Array, *, kind: str, rounds: bool, dtype: np.dtype) -> list[Any]:
     def product(left: Array, right: Array, kind: str, like: Any) -> Array:
         wide = dtypes.promote_types(left.dtype, right.dtype)
@@ -694,7 +687,7 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **
     return _SCAN.scan(lambda _, each: (None, bind(ragged_dot_p, *each, **params)), None, stacked)[1], 0
 
 
-ragged_dot_p = Primitive("ragged_dot", _abstract, evaluate=_evaluate, jvp=_jvp, transpose=_transpose, batch=_batch)
+ragged_dot_p = Primitive("ragged_dot", _abstract, evaluate=_evaluate, jvp=bilinear_jvp, transpose=_transpose, batch=_batch)
 
 
 def masked(x: Array, y: Array, sizes: Array, *, kind: str, rounds: bool, dtype: np.dtype) -> Array:

@@ -32,6 +32,7 @@ from volta_fn.primitives.scan import (
     checked_unroll,
     chosen_in_python,
     every_other,
+    flat_arrays,
     promote_weak,
     run_scan,
     trace_body,
@@ -431,10 +432,7 @@ def reduce(
     (Array(7., dtype=float32), Array(1, dtype=int32))
     """
     check_callable(computation, "reduce")
-    leaves, structure = tree.flatten(operands)
-    values = [as_value(x) for x in leaves]
-    if not values:
-        raise ArgumentError("reduce: there are no arrays to reduce")
+    values, structure = flat_arrays("reduce", operands)
     if len({v.shape for v in values}) > 1:
         raise ShapeError(f"reduce: the operands must have one shape, got {', '.join(str(v.shape) for v in values)}")
     inits = tree.flatten_up_to(structure, init_values, "reduce: init_values")

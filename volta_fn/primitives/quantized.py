@@ -27,12 +27,11 @@ from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.array_operations.operators import full_like
-from volta_fn.primitives.contraction import dot_general
+from volta_fn.primitives.contraction import dot_general, with_tangent
 from volta_fn.primitives.data_movement.movement import (
     broadcast_in_dim,
     instantiate,
     moveaxis,
-    no_tangents,
     reshape,
     stacked_in_front,
 )  # fmt: skip
@@ -347,9 +346,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tu
         terms.append(bind(quantized_dot_p, moved, data, *by_group, **params))
     if any(type(t) is not Zero for t in moved_groups):
         terms.append(bind(quantized_dot_p, x, data, *map(instantiate, moved_groups), **params))
-    if not terms:
-        return no_tangents(out)
-    return out, terms[0] if len(terms) == 1 else add(*terms)
+    return with_tangent(out, terms)
 
 
 def _transpose(ct: Any, x: Any, data: Any, *by_group: Any, layout: QuantizedLayout, transposed: bool) -> list[Any]:

@@ -533,10 +533,7 @@ def associative_scan(fn: Callable[[T, T], T], elems: T, reverse: bool = False, a
     Array([3, 3, 4, 4, 5], dtype=int32)
     """
     check_callable(fn, "associative_scan")
-    leaves, structure = tree.flatten(elems)
-    values = [as_value(x) for x in leaves]
-    if not values:
-        raise ArgumentError("associative_scan: there are no arrays to scan")
+    values, structure = flat_arrays("associative_scan", elems)
     dim = canonical_axis(axis, values[0].ndim)
     if len({(v.shape + (-1,) * (dim + 1))[dim] for v in values}) > 1 or any(v.ndim <= dim for v in values):
         shapes = ", ".join(str(v.shape) for v in values)
@@ -545,6 +542,14 @@ def associative_scan(fn: Callable[[T, T], T], elems: T, reverse: bool = False, a
     in_order = [rev(v, (dim,)) for v in values] if reverse else values
     results = _prefixes(Combination("associative_scan", fn, structure), in_order, dim)
     return tree.unflatten(structure, [rev(r, (dim,)) for r in results] if reverse else results)
+
+
+def flat_arrays(caller: str, arrays: Any) -> tuple[list[Array], tree.TreeDef]:
+    """Return the arrays of a tree, at least one, and its structure."""
+    leaves, structure = tree.flatten(arrays)
+    if not leaves:
+        raise ArgumentError(f"{caller}: there are no arrays in {tree.describe(structure)}; give at least one")
+    return [as_value(x) for x in leaves], structure
 
 
 class Combination:

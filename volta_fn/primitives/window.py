@@ -19,7 +19,7 @@ from volta_fn.core.arrays.array import Array, ConcreteArray, as_value, number_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Linear, Primitive, Reduction, Zero, reduction_of
 from volta_fn.core.trace import bind
-from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.convolution import (
     Ints,
     canonical_ints,
@@ -40,7 +40,7 @@ from volta_fn.primitives.data_movement.slicing import pad, slice
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_sum_p
-from volta_fn.primitives.scan import Combination
+from volta_fn.primitives.scan import Combination, flat_arrays
 
 #: The batching rule: the same windows over operands with another axis in front.
 _BATCH = batch_in_front(
@@ -182,10 +182,7 @@ def reduce_window(
     >>> vf.lax.reduce_window((x, vf.numpy.arange(4)), (-vf.numpy.inf, -1), larger, (2,), (2,))
     (Array([3., 4.], dtype=float32), Array([0, 2], dtype=int32))
     """
-    leaves, structure = tree.flatten(operand)
-    values = [as_value(x) for x in leaves]
-    if not values:
-        raise ArgumentError("reduce_window: there are no arrays to reduce")
+    values, structure = flat_arrays("reduce_window", operand)
     value, *others = values
     if any(v.shape != value.shape for v in others):
         raise ShapeError(f"reduce_window: the operands must have one shape, got {', '.join(str(v.shape) for v in values)}")

@@ -104,14 +104,18 @@ class JvpRule(Rule):
         rule_primals = self.with_numbers(primals[count:])
         pair = rule(*fixed, tree.unflatten(self.in_tree, rule_primals), tree.unflatten(self.in_tree, rule_tangents))
         label = f"the derivative rule of {self.function.name}"
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise TreeError(f"{label} must return (out, out_tangent), got {type(pair).__name__}")
-        values = checked_outputs(pair[0], self.out_tree, self.out_avals, label)
-        out_tangents, structure = tree.flatten(pair[1])
+        values, out_tangents, structure = _parts(self, pair, "out_tangent", label)
         if structure != self.out_tree:
             raise TreeError(f"{label} must return a tangent of structure {self.out_tree}, like the function's value, got {structure}")
         name = f"{label} returned a tangent"
         return values, [as_tangent(t, v.aval, name, "a result") for t, v in zip(out_tangents, values, strict=True)]
+
+
+def _parts(rule: Rule, pair: Any, second: str, label: str) -> tuple[list[Array], list[Any], tree.TreeDef]:
+    """Return the outputs that a forward rule returned, and the leaves and the structure of what came with them."""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise TreeError(f"{label} must return (out, {second}), got {type(pair).__name__}")
+    return checked_outputs(pair[0], rule.out_tree, rule.out_avals, label), *tree.flatten(pair[1])
 
 
 class _BatchedRule:
@@ -242,10 +246,7 @@ class VjpRule(Rule):
         if self.function.symbolic_zeros:
             rule_primals = [CustomVJPPrimal(v, p) for v, p in zip(rule_primals, perturbed[count:], strict=True)]
         pair = fwd(*self.arguments.merge(traced, tree.unflatten(self.in_tree, rule_primals)))
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise TreeError(f"{label} must return (out, residuals), got {type(pair).__name__}")
-        outs = checked_outputs(pair[0], self.out_tree, self.out_avals, label)
-        residuals, residual_tree = tree.flatten(pair[1])
+        outs, residuals, residual_tree = _parts(self, pair, "residuals", label)
         is_array = [isinstance(r, Array) or (hasattr(r, "dtype") and type(r) is not Ref) for r in residuals]
         others = marked(residuals, is_array, False)
         avals = [v.aval for v in values]

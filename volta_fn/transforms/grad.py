@@ -170,12 +170,18 @@ def grad(
     check_no_axes(reduce_axes, "grad")
     value_and_gradient = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
 
-    @wraps(fun)
+    gradient = wraps(fun)(without_value(value_and_gradient, has_aux))
+    return gradient if allow_int else jitted_like(fun, gradient, "grad", argnums, has_aux, holomorphic)
+
+
+def without_value(value_and_gradient: Callable[..., Any], has_aux: bool) -> Callable[..., Any]:
+    """Return a function that returns the gradient alone, paired with further results if there are such."""
+
     def gradient(*args: Any, **kwargs: Any) -> Any:
         value, grads = value_and_gradient(*args, **kwargs)
         return (grads, value[1]) if has_aux else grads
 
-    return gradient if allow_int else jitted_like(fun, gradient, "grad", argnums, has_aux, holomorphic)
+    return gradient
 
 
 def check_no_axes(reduce_axes: Sequence[Any], transform: str) -> None:

@@ -386,14 +386,7 @@ def _restored(like: Any, data: Any) -> Any:
 
 def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **kwargs: Any) -> Callable[..., Any]:
     """Make the gradient alone; see `value_and_grad`."""
-    both = value_and_grad(fun, argnums, has_aux, **kwargs)
-
-    @functools.wraps(fun)
-    def gradient(*args: Any, **named: Any) -> Any:
-        value, gradients = both(*args, **named)
-        return (gradients, value[1]) if has_aux else gradients
-
-    return gradient
+    return functools.wraps(fun)(dense.without_value(value_and_grad(fun, argnums, has_aux, **kwargs), has_aux))
 
 
 def _jacobian(transform: Callable[..., Any], name: str, fun: Callable[..., Any], argnums: Any, has_aux: bool, options: Any) -> Any:
