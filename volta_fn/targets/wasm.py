@@ -18,7 +18,7 @@ from volta_fn.compiler.target import HostStep, Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import CompilerError
 from volta_fn.runtime.llvm.host import Host, generating_for, llvm
-from volta_fn.runtime.llvm.machine import LoadedCode
+from volta_fn.runtime.llvm.machine import LoadedCode, cleaning_passes
 from volta_fn.targets.cpu.routine import Routine, routine_of
 from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, LoadedLaunch, LoadedRoutine, assemble
 from volta_fn.targets.cpu.runtime.executor import Mode
@@ -69,7 +69,7 @@ def compile_module(routines: Iterable[tuple[str, Routine]]) -> WasmModule:
     Raises:
         CompilerError: LLVM refuses a text.
     """
-    binding, machine = llvm(), _machine()
+    machine = _machine()
     whole = _parsed("", machine)
     shared: set[str] = set()
     for suffix, routine in routines:
@@ -82,12 +82,7 @@ def compile_module(routines: Iterable[tuple[str, Routine]]) -> WasmModule:
             if not named.is_declaration:
                 named.name += suffix
         whole.link_in(module)
-    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
-    passes = binding.create_new_module_pass_manager()
-    passes.add_always_inliner_pass()
-    passes.add_sroa_pass()
-    passes.add_instruction_combine_pass()
-    passes.add_simplify_cfg_pass()
+    passes, builder = cleaning_passes(machine)
     passes.run(whole, builder)
     sections = list(_sections(machine.emit_object(whole)))
     return _assembled(sections)

@@ -223,17 +223,22 @@ def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
             if not named.is_declaration:
                 named.name += suffix
     if clean:
-        binding = llvm()
-        builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
-        passes = binding.create_new_module_pass_manager()
-        passes.add_always_inliner_pass()
-        passes.add_sroa_pass()
-        passes.add_instruction_combine_pass()
-        passes.add_simplify_cfg_pass()
+        passes, builder = cleaning_passes(machine)
         run_passes(passes, module, builder)
     code = emit(machine, module)
     _idle.append((cpu_info, machine))
     return code
+
+
+def cleaning_passes(machine: Any) -> tuple[Any, Any]:
+    """Return the passes that inline functions and remove what that leaves over, and what they run with."""
+    binding = llvm()
+    passes = binding.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()
+    passes.add_sroa_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    return passes, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
 
 
 class LoadedCode:

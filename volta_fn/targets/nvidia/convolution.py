@@ -38,7 +38,7 @@ from volta_fn.targets.nvidia.matmul.problem import (
 from volta_fn.targets.nvidia.matmul.results import Results, Rounded, Stored, partial_sums
 from volta_fn.targets.wgsl.convolution import canonical, zeros
 from volta_fn.targets.wgsl.convolution import conv_general_dilated as by_shaders
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -229,23 +229,18 @@ def schedules(device: TargetCapabilities) -> tuple[AnySchedule, ...]:
     return (*of_products, *[s for s in further if s.shared <= device.block_memory])
 
 
-class _Arrays:
+class _Arrays(Workspaces):
     """The operands of a convolution, and workspaces: copies of them, and partial sums.
 
     Workspaces are numbered from `first` on. `elements` are those of operands and result.
     """
 
     def __init__(self, first: int, elements: Sequence[int], dtype: np.dtype, device: TargetCapabilities) -> None:
-        self._first, self._elements, self._device = first, elements, device
+        super().__init__(first)
+        self._elements, self._device = elements, device
         self.dtype = dtype
-        self.sizes: list[int] = []
         self.dispatches: list[Dispatch] = []
         self._copies: dict[tuple[int, Kernel], int] = {}
-
-    def new(self, size: int) -> int:
-        """Add a workspace of so many bytes, and return its number."""
-        self.sizes.append(size)
-        return self._first + len(self.sizes) - 1
 
     def arranged(
         self, number: int, start: int, axes: Sequence[tuple[int, int]], padded: int, apart: int = 0, ranges: Sequence[Range] = ()

@@ -468,7 +468,10 @@ def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | No
     keys = tuple([key for k in range(params["num_keys"]) for key in _keys(k, avals[k].dtype)])
     columns = math.prod(shape[axis + 1 :])
     rows = SortProblem(avals, avals[0].size // shape[axis], shape[axis], columns, keys, params["is_stable"] or len(avals) > 1)
-    return sort_by_numpy(rows) or (_ranked(rows) if rows.size <= SHORT else Radix(rows).routine())
+    if (routine := sort_by_numpy(rows)) is not None:
+        return routine
+    radix = Radix(rows)
+    return ranked(rows, "sort", len(avals), _TASK // rows.size, radix.place) if rows.size <= SHORT else radix.routine()
 
 
 def _keys(operand: int, dtype: np.dtype) -> list[SortKey]:
@@ -478,10 +481,16 @@ def _keys(operand: int, dtype: np.dtype) -> list[SortKey]:
     return [SortKey(operand, real, 2, component) for component in (0, 1)]
 
 
-def _ranked(rows: SortProblem) -> Routine:
+def ranked(
+    rows: SortProblem, name: str, results: int, together: int, place: Callable[[Function, list[Value], Value, Value, Value], None]
+) -> Routine:
+    """Return a routine that counts, for each element of short rows, those before it.
+
+    ``place(f, pointers, row, position, number)`` emits what is stored of an element. A task has `together` rows.
+    """
     bits = 64 if any(k.dtype.itemsize == 8 for k in rows.keys) else 32
     lanes = host().lanes(bits // 8)
-    tasks = chunk_count(rows.number, max(1, _TASK // rows.size))
+    tasks = chunk_count(rows.number, max(1, together))
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         arrays = [f.alloca(f"i{bits}", padded(rows.size, lanes)) for _ in rows.keys]
@@ -494,16 +503,15 @@ def _ranked(rows: SortProblem) -> Routine:
                     value = widen(f, rows.read_key(f, pointers, which, rows.offset(f, index[0], i[0])), bits)
                     f.store(value, f.at(array, f"i{bits}", i[0]), bits // 8)
 
-            def place(i: list[Value]) -> None:
-                target = rank_of(f, arrays, bits, rows.size, lanes, i[0])
-                rows.move(f, pointers, rows.offset(f, index[0], i[0]), rows.offset(f, index[0], target))
+            def place_element(i: list[Value]) -> None:
+                place(f, pointers, index[0], rank_of(f, arrays, bits, rows.size, lanes, i[0]), i[0])
 
             nest(f, [rows.size], store_keys)
-            nest(f, [rows.size], place)
+            nest(f, [rows.size], place_element)
 
         nest(f, [rows.number], row, task_range(f, number, rows.number, tasks))
 
-    writer = RoutineWriter("sort", 2 * len(rows.avals))
+    writer = RoutineWriter(name, len(rows.avals) + results)
     writer.launch(tasks, rows.number * rows.size * (4 + rows.size / 16), task)
     return writer.routine()
 

@@ -14,7 +14,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64, least, nest, vector_of
 from volta_fn.targets.cpu.library.movement import alignment, unit
-from volta_fn.targets.cpu.library.sort import SHORT, Radix, SortKey, SortProblem, fill_padding, padded, rank_of, widen
+from volta_fn.targets.cpu.library.sort import SHORT, Radix, SortKey, SortProblem, padded, ranked, widen
 from volta_fn.targets.cpu.routine import Routine, RoutineWriter, chunk_count, empty_routine, task_range
 
 #: The largest k for which elements are inserted one by one, and the least ratio of a row's size to k.
@@ -55,35 +55,10 @@ def _store_result(f: Function, rows: SortProblem, k: int, pointers: list[Value],
 
 
 def _ranked(rows: SortProblem, k: int) -> Routine:
-    bits = 64 if rows.keys[0].dtype.itemsize == 8 else 32
-    lanes = host().lanes(bits // 8)
-    tasks = chunk_count(rows.number, max(1, _TASK // rows.size**2))
+    def place(f: Function, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
+        f.branch(f.compare("icmp slt", position, i64(k)), lambda: _store_result(f, rows, k, pointers, row, position, number))
 
-    def task(f: Function, pointers: list[Value], number: Value) -> None:
-        keys = f.alloca(f"i{bits}", padded(rows.size, lanes))
-        fill_padding(f, keys, bits, rows.size, lanes)
-
-        def row(index: list[Value]) -> None:
-            def store_key(i: list[Value]) -> None:
-                value = rows.read_key(f, pointers, rows.keys[0], rows.offset(f, index[0], i[0]))
-                f.store(widen(f, value, bits), f.at(keys, f"i{bits}", i[0]), bits // 8)
-
-            def place(i: list[Value]) -> None:
-                position = rank_of(f, [keys], bits, rows.size, lanes, i[0])
-
-                def write() -> None:
-                    _store_result(f, rows, k, pointers, index[0], position, i[0])
-
-                f.branch(f.compare("icmp slt", position, i64(k)), write)
-
-            nest(f, [rows.size], store_key)
-            nest(f, [rows.size], place)
-
-        nest(f, [rows.number], row, task_range(f, number, rows.number, tasks))
-
-    writer = RoutineWriter("top_k", 3)
-    writer.launch(tasks, rows.number * rows.size * (4 + rows.size / 16), task)
-    return writer.routine()
+    return ranked(rows, "top_k", 2, _TASK // rows.size**2, place)
 
 
 class _Sorted(Radix):

@@ -110,12 +110,7 @@ class DotProducts:
         self._write(-(-self.groups // self.each))
         matrix = problem.rhs if self.by_columns else problem.lhs
         read_once = problem.batch * max(problem.m, problem.n) * problem.k * matrix.dtype.itemsize
-        launches = [Launch(self.name, tasks, vectors * (_DOT_STEP if read_once <= _NEAR else _FAR_STEP))]
-        if blocking.splits == 1:
-            return Routine.of(self.module, launches)
-        launches.append(combine(self.module, f"{self.name}_combine", self.work, blocking, self.partial, self.epilogue))
-        size = blocking.splits * problem.batch * problem.m * problem.n * self.work.itemsize
-        return Routine.of(self.module, launches, size)
+        return _with_combination(self, Launch(self.name, tasks, vectors * (_DOT_STEP if read_once <= _NEAR else _FAR_STEP)))
 
     def _write(self, chunks: int) -> None:
         blocking = self.blocking
@@ -326,6 +321,16 @@ def can_scale_rows(problem: Problem) -> bool:
     return problem.m <= _FEW and is_contiguous and problem.batch * problem.m * problem.n * problem.k > 0
 
 
+def _with_combination(writer: DotProducts | ScaledRows, launch: Launch) -> Routine:
+    """Return the routine of a launch, and of another one that adds its partial sums if there are several."""
+    blocking, problem = writer.blocking, writer.problem
+    if blocking.splits == 1:
+        return Routine.of(writer.module, [launch])
+    combination = combine(writer.module, f"{writer.name}_combine", writer.work, blocking, writer.partial, writer.epilogue)
+    size = blocking.splits * problem.batch * problem.m * problem.n * writer.work.itemsize
+    return Routine.of(writer.module, [launch, combination], size)
+
+
 class ScaledRows:
     """The writer of a routine of scaled rows; `operands` are the buffers' numbers."""
 
@@ -379,12 +384,7 @@ class ScaledRows:
         self.f.finish()
         tasks = problem.batch * blocking.splits * self.chunks
         vectors = tasks * self.split_steps * (self.run // self.work.lanes)
-        launches = [Launch(self.name, tasks, vectors * _ROW_STEP)]
-        if blocking.splits == 1:
-            return Routine.of(self.module, launches)
-        launches.append(combine(self.module, f"{self.name}_combine", self.work, blocking, self.partial, self.epilogue))
-        size = blocking.splits * problem.batch * problem.m * problem.n * self.work.itemsize
-        return Routine.of(self.module, launches, size)
+        return _with_combination(self, Launch(self.name, tasks, vectors * _ROW_STEP))
 
     def _task(self, number: Value) -> None:
         f, problem, run = self.f, self.problem, self.run

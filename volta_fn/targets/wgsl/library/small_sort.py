@@ -5,7 +5,8 @@ Problems and their keys, short rows, and tiles in its memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -196,18 +197,16 @@ def sort_tile(shader: Shader, tile: Tile, keys: list[str], values: list[str], ra
     shader.workgroup("scratch", "u32", tile.room)
     with shader.loop(end, first, BITS) as shift:
         positions = _positions(shader, tile, [f"({rank(key)} >> {shift}) & 15u" for key in keys])
-        for variables in (keys, values):
-            _exchange(shader, tile, positions, variables)
+        for variables in filter(None, (keys, values)):
+            _exchange(shader, variables, positions, partial(_local_cells, shader, tile.each))
 
 
-def _exchange(shader: Shader, tile: Tile, positions: list[str], variables: list[str]) -> None:
-    """Move every element to its position, and load the elements of this invocation."""
-    if not variables:
-        return
-    for position, variable in zip(positions, variables, strict=True):
-        shader.emit(f"scratch[{position}] = {variable};")
+def _exchange(shader: Shader, variables: list[str], to: Iterable[str], cells: Callable[[], list[str]]) -> None:
+    """Store the variables in cells of the scratch memory, and load those of other cells."""
+    for cell_, variable in zip(to, variables, strict=True):
+        shader.emit(f"scratch[{cell_}] = {variable};")
     shader.emit("workgroupBarrier();")
-    for cell_, variable in zip(_local_cells(shader, tile.each), variables, strict=True):
+    for cell_, variable in zip(cells(), variables, strict=True):
         shader.emit(f"{variable} = scratch[{cell_}];")
     shader.emit("workgroupBarrier();")
 
@@ -223,13 +222,8 @@ def collect(shader: Shader, tile: Tile, variables: list[str]) -> None:
     if not variables:
         return
     shader.workgroup("scratch", "u32", tile.room)
-    for k, variable in enumerate(variables):
-        at = shader.let("u32", f"{shader.local} + {k * tile.invocations}u")
-        shader.emit(f"scratch[{cell(at)}] = {variable};")
-    shader.emit("workgroupBarrier();")
-    for cell_, variable in zip(_local_cells(shader, tile.each), variables, strict=True):
-        shader.emit(f"{variable} = scratch[{cell_}];")
-    shader.emit("workgroupBarrier();")
+    cells = (cell(shader.let("u32", f"{shader.local} + {k * tile.invocations}u")) for k in range(len(variables)))
+    _exchange(shader, variables, cells, partial(_local_cells, shader, tile.each))
 
 
 def spread(shader: Shader, tile: Tile, variables: list[str]) -> list[str]:
@@ -341,12 +335,7 @@ def sort_by_ballots(shader: Shader, tile: Tile, keys: list[str], values: list[st
 def exchange(shader: Shader, tile: Tile, positions: list[str], numbers: list[str], variables: list[str]) -> None:
     """Move every element to its position, and load the elements of these numbers."""
     shader.workgroup("scratch", "u32", tile.size)
-    for position, variable in zip(positions, variables, strict=True):
-        shader.emit(f"scratch[{position}] = {variable};")
-    shader.emit("workgroupBarrier();")
-    for number, variable in zip(numbers, variables, strict=True):
-        shader.emit(f"{variable} = scratch[{number}];")
-    shader.emit("workgroupBarrier();")
+    _exchange(shader, variables, positions, lambda: numbers)
 
 
 def positions_by_digit(shader: Shader, tile: Tile, digits: list[str], bits: int, bases: str = "") -> list[str]:
