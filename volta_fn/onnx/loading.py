@@ -15,9 +15,8 @@ from volta_fn.core.arrays.array import Array
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, CorruptFileError, OnnxError, OutOfMemoryError, VoltaError
 from volta_fn.lazy_imports import load as load_module
+from volta_fn.onnx.nodes import as_array, dtype_of, from_tensor, library, number_of
 from volta_fn.onnx.operators import OPERATORS, Node, quantized
-from volta_fn.onnx.operators.registry import as_array
-from volta_fn.onnx.tensors import dtype_of, from_tensor, library, number_of
 from volta_fn.transforms.grad import grad
 
 # Graphs, read from the file's form once, and run node by node.

@@ -16,7 +16,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, inline_calls
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.dtypes import bfloat16
 from volta_fn.errors import OnnxError
-from volta_fn.onnx.tensors import number_of
+from volta_fn.onnx.nodes import number_of
 from volta_fn.primitives.contraction import masked
 from volta_fn.primitives.data_movement.gather import GatherScatterMode
 from volta_fn.primitives.quantized import BLOCK, TABLES, QuantizedLayout, decode, per_number

@@ -21,8 +21,8 @@ from volta_fn.export.exported import traced_source
 from volta_fn.export.symbolic import Generalizer
 from volta_fn.io.files import replacing
 from volta_fn.jit import jit
+from volta_fn.onnx.nodes import library, number_of
 from volta_fn.onnx.rules import BFLOAT16, MOVEMENTS, RULES, Writer
-from volta_fn.onnx.tensors import library, number_of
 
 # Sizes.
 #
@@ -427,7 +427,7 @@ class Names:
 
 
 class GraphWriter:
-    """Adds nodes to a graph; see `rules.registry.Writer`."""
+    """Adds nodes to a graph; see `rules.Writer`."""
 
     def __init__(self, names: Names) -> None:
         self.names = names

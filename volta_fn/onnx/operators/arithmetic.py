@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import lax, nn
 from volta_fn import numpy as vnp
-from volta_fn.onnx.operators.registry import OPERATORS, Node, as_array, is_float, operator
+from volta_fn.onnx.nodes import OPERATORS, Node, as_array, is_float, operator
 from volta_fn.scipy import special
 
 # Arithmetic, comparisons and logic, elementwise.

@@ -12,7 +12,7 @@ from volta_fn import lax, nn, tree
 from volta_fn import numpy as vnp
 from volta_fn.errors import OnnxError
 from volta_fn.numpy.arguments import wide
-from volta_fn.onnx.operators.registry import Node, as_array, is_float, operator, per_channel
+from volta_fn.onnx.nodes import Node, as_array, is_float, operator, per_channel
 
 # Convolutions and pooling.
 

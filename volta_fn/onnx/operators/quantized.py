@@ -14,9 +14,8 @@ import numpy as np
 from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.errors import OnnxError
+from volta_fn.onnx.nodes import Node, along, as_array, dtype_of, operator, per_channel
 from volta_fn.onnx.operators.networks import Window, conv, run_lstm
-from volta_fn.onnx.operators.registry import Node, along, as_array, operator, per_channel
-from volta_fn.onnx.tensors import dtype_of
 from volta_fn.primitives.quantized import BLOCK, QuantizedLayout, quantized_dot
 
 # Numbers and codes: Q and DQ nodes.

@@ -15,8 +15,7 @@ from volta_fn import lax, vision
 from volta_fn import numpy as vnp
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import OnnxError, OutOfMemoryError
-from volta_fn.onnx.operators.registry import OPERATORS, Node, as_array, operator, wrapped
-from volta_fn.onnx.tensors import dtype_of
+from volta_fn.onnx.nodes import OPERATORS, Node, as_array, dtype_of, operator, wrapped
 from volta_fn.transforms.vmap import vmap
 
 # Shapes, constants, casts, and elements that move.

@@ -10,8 +10,7 @@ import numpy as np
 
 from volta_fn import nn, vision
 from volta_fn import numpy as vnp
-from volta_fn.onnx.operators.registry import Node, as_array, operator
-from volta_fn.onnx.tensors import dtype_of
+from volta_fn.onnx.nodes import Node, as_array, dtype_of, operator
 
 # Images at other positions: Resize, GridSample, RoiAlign and their like.
 
