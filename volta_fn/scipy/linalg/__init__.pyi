@@ -32,13 +32,13 @@ from volta_fn.scipy.linalg.matrices import invpascal as invpascal
 from volta_fn.scipy.linalg.matrices import leslie as leslie
 from volta_fn.scipy.linalg.matrices import pascal as pascal
 from volta_fn.scipy.linalg.matrices import toeplitz as toeplitz
-from volta_fn.scipy.linalg.matrix_functions import expm as expm
-from volta_fn.scipy.linalg.matrix_functions import expm_frechet as expm_frechet
-from volta_fn.scipy.linalg.matrix_functions import funm as funm
-from volta_fn.scipy.linalg.matrix_functions import sqrtm as sqrtm
 from volta_fn.scipy.linalg.systems import det as det
+from volta_fn.scipy.linalg.systems import expm as expm
+from volta_fn.scipy.linalg.systems import expm_frechet as expm_frechet
+from volta_fn.scipy.linalg.systems import funm as funm
 from volta_fn.scipy.linalg.systems import inv as inv
 from volta_fn.scipy.linalg.systems import norm as norm
 from volta_fn.scipy.linalg.systems import pinv as pinv
 from volta_fn.scipy.linalg.systems import solve as solve
 from volta_fn.scipy.linalg.systems import solve_sylvester as solve_sylvester
+from volta_fn.scipy.linalg.systems import sqrtm as sqrtm

@@ -1,21 +1,26 @@
-"""Linear systems of matrices of known structure, and Sylvester's equation."""
+"""Linear systems of matrices of known structure, Sylvester's equation, and functions of matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
+from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy import linalg
-from volta_fn.numpy.arguments import promote_inexact
-from volta_fn.numpy.linalg import broadcast_system, identity_like, matrices, system
+from volta_fn.numpy.arguments import full_like_scalar, promote_inexact
+from volta_fn.numpy.linalg import broadcast_system, identity_like, matrices, matrix_norm, system
+from volta_fn.numpy.products import matmul
 from volta_fn.primitives.linalg import triangular_solve
-from volta_fn.primitives.linalg.solvers import adjoint, diagonal, hermitian_of, swap, tril, triu
+from volta_fn.primitives.linalg.solvers import adjoint, check_matrix, diagonal, hermitian_of, swap, tril, triu
 from volta_fn.scipy.linalg.decompositions import cho_factor, cho_solve, schur, solve_triangular
+from volta_fn.transforms.grad import jvp
 
 # Linear systems of matrices of known structure, inverses and determinants.
 
@@ -211,3 +216,197 @@ def _where_unique(x: Array, p: Array, q: Array, tol: float, like: Array) -> Arra
     """
     unique = abs(p[..., :, None] + q[..., None, :]).min((-2, -1), keepdims=True) >= tol
     return vnp.where(unique, x if like.dtype.kind == "c" else x.real, vnp.nan)
+
+
+# Matrix exponentials by scaling, Padé approximation and squaring (Higham, 2005).
+
+#: By float size: the coefficients of Padé's approximation, and the largest norm for which it is exact to the last bit.
+_PADE = {
+    4: ((17297280, 8648640, 1995840, 277200, 25200, 1512, 56, 1), 3.925724783138660),
+    8: (
+        (
+            64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800, 129060195264000, 10559470521600, 670442572800,
+            33522128640, 1323241920, 40840800, 960960, 16380, 182, 1,
+        ),
+        5.371920351148152,
+    ),
+}  # fmt: skip
+
+
+@fused
+def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> Array:
+    """Return exp(A) = Σ Aᵏ / k! of square matrices (*batch, N, N), in their dtype.
+
+    Matrices are halved until they are small, and the result is squared as often, at most `max_squarings` times; matrices that need more
+    give NaN. With `upper_triangular` the system within is solved as a triangular one. Raises `ShapeError` for other shapes, `DTypeError`
+    for float16 and bfloat16.
+
+    >>> vf.scipy.linalg.expm(vf.numpy.array([[0.0, 1.0], [0.0, 0.0]]))
+    Array([[1., 1.],
+           [0., 1.]], dtype=float32)
+    """
+    matrix = matrices("expm", "A", A, square=True)
+    check_matrix("expm", matrix.aval)
+    most = as_integer(max_squarings, "expm: max_squarings")
+    if not matrix.size:
+        return matrix
+    coefficients, largest = _PADE[matrix.dtype.itemsize // (2 if matrix.dtype.kind == "c" else 1)]
+    norm = matrix_norm(lax.stop_gradient(matrix), keepdims=True, ord=1)
+    times = lax.max(lax.ceil(lax.log2(lax.div(norm, full_like_scalar(norm, largest)))), full_like_scalar(norm, 0))
+    scaled = lax.mul(matrix, lax.convert_element_type(lax.exp2(lax.neg(times)), matrix.dtype))
+    result = _squared(_pade(scaled, coefficients, upper_triangular), times, most)
+    return lax.select(lax.le(times, full_like_scalar(times, most)), result, full_like_scalar(result, np.nan))
+
+
+@fused
+def expm_frechet(A: Any, E: Any, method: str | None = None, compute_expm: bool = True, check_finite: bool = True) -> Any:
+    """Return exp(A) and its derivative at A in the direction E (*batch, N, N).
+
+    Without `compute_expm`, return the derivative alone. `method` ("SPS", "blockEnlarge" or None) and `check_finite` have no effect: it is
+    the forward derivative of `expm`. Raises `ShapeError` where A and E have different shapes.
+
+    >>> vf.scipy.linalg.expm_frechet(vf.numpy.zeros((2, 2)), vf.numpy.eye(2), compute_expm=False)
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
+    if method not in (None, "SPS", "blockEnlarge"):
+        raise ArgumentError(f"expm_frechet: method must be 'SPS', 'blockEnlarge' or None, got {method!r}")
+    matrix, direction = promote_inexact("expm_frechet", A, E)
+    if matrix.shape != direction.shape:
+        raise ShapeError(f"expm_frechet: A and E must have one shape, got {matrix.shape} and {direction.shape}")
+    result, derivative = jvp(expm, (matrix,), (direction,))
+    return (result, derivative) if compute_expm else derivative
+
+
+def _pade(x: Array, coefficients: tuple[int, ...], upper_triangular: bool) -> Array:
+    """Return (V - U)⁻¹ (V + U), with the even terms in V and the odd ones in U."""
+    square = matmul(x, x)
+    power = identity_like(x)
+    even, odd = (lax.mul(power, full_like_scalar(x, c)) for c in coefficients[:2])
+    for c, d in zip(coefficients[2::2], coefficients[3::2], strict=True):
+        power = matmul(power, square)
+        even, odd = even + lax.mul(power, full_like_scalar(x, c)), odd + lax.mul(power, full_like_scalar(x, d))
+    odd = matmul(x, odd)
+    return solve_triangular(even - odd, even + odd) if upper_triangular else linalg.solve(even - odd, even + odd)
+
+
+def _squared(x: Array, times: Array, most: int) -> Array:
+    """Square each matrix `times` times, skipping iterations that no matrix needs."""
+
+    def step(x: Array, number: Array) -> tuple[Array, None]:
+        active = lax.lt(number, times)
+        needed = lax.reduce_or(active, tuple(range(active.ndim)))
+        return lax.cond(needed, lambda x: lax.select(active, matmul(x, x), x), lambda x: x, x), None
+
+    return lax.scan(step, x, lax.iota(times.dtype, most))[0]
+
+
+# Functions of matrices through the Schur form: square roots, and any function.
+#
+# A function of a triangular matrix is triangular, and commutes with it; that determines its columns, one after another.
+
+#: ``(done, column, j) -> (matrix, right)``: what column j of a function has above its diagonal solves ``matrix x = right``, for the upper
+#: triangle of `matrix`. `done` has the columns before, and the diagonal; `column` is that of the form above its diagonal, then zeros.
+Equation = Callable[[Array, Array, Array], tuple[Array, Array]]
+
+
+@fused
+def sqrtm(A: Any, blocksize: int = 1) -> Array:
+    """Return the principal square root of matrices (*batch, N, N), always complex.
+
+    `blocksize` has no effect. A singular matrix may have no root; the result is then of no use. On the host, this needs SciPy. It has no
+    derivative. (Björck and Hammarling, A Schur method for the square root of a matrix, 1983.)
+
+    >>> vf.scipy.linalg.sqrtm(vf.numpy.array([[4.0, 1.0], [0.0, 9.0]])).real.round(3)
+    Array([[2. , 0.2],
+           [0. , 3. ]], dtype=float32)
+    """
+    form, vectors = schur(matrices("sqrtm", "A", A, square=True), "complex")
+
+    root = lax.sqrt(diagonal(form))
+
+    def equation(done: Array, column: Array, j: Array) -> tuple[Array, Array]:
+        return done + _multiple(_element(root, j), done), column
+
+    return _conjugated(vectors, _by_columns(form, root, equation, 0.0))
+
+
+def funm(A: Any, func: Callable[[Array], Array], disp: bool = True) -> Any:
+    """Return a function of a matrix (N, N), given the function of its eigenvalues.
+
+    Args:
+        A: the matrix.
+        func: maps an array of complex eigenvalues to an array of its shape.
+        disp: whether to return the result alone; else (result, estimated relative error in the 1-norm).
+
+    The result is complex. Close eigenvalues make it inaccurate. On the host, this needs SciPy. It has no derivative. (Golub and Van Loan,
+    Matrix Computations, algorithm 9.1.1.)
+
+    >>> vf.scipy.linalg.funm(vf.numpy.array([[1.0, 1.0], [0.0, 4.0]]), vf.numpy.sqrt).real.round(3)
+    Array([[1.   , 0.333],
+           [0.   , 2.   ]], dtype=float32)
+    """
+    matrix = matrices("funm", "A", A, square=True)
+    if matrix.ndim != 2:
+        raise ShapeError(f"funm: A must be one matrix, got shape {matrix.shape}; map over a stack with vmap")
+    form, vectors = schur(matrix, "complex")
+    values = lax.convert_element_type(func(diagonal(form)), form.dtype)
+
+    def equation(done: Array, column: Array, j: Array) -> tuple[Array, Array]:
+        right = matmul(done, column) - column * lax.expand_dims(_element(values, j), (0,))
+        return form - _multiple(_element(diagonal(form), j), form), right
+
+    epsilon = float(dtypes.finfo(dtypes.real_dtype(form.dtype)).eps)
+    result = _conjugated(vectors, _by_columns(form, values, equation, epsilon))
+    return result if disp else (result, _error(form, result, epsilon))
+
+
+def _by_columns(form: Array, values: Array, equation: Equation, least: float) -> Array:
+    """Compute a triangular matrix with `values` on its diagonal, column by column.
+
+    Numbers up to `least` times the norm, which the equations would divide by, are replaced by it, and zeros by one.
+    """
+    size, last = form.shape[-1], form.ndim - 1
+    rows = lax.broadcasted_iota(np.int32, form.shape, last - 1)
+    columns = lax.broadcasted_iota(np.int32, form.shape, last)
+    on_diagonal, above = lax.eq(rows, columns), lax.lt(rows, columns)
+    zero = lax.full((), 0, form.dtype)
+    limit = least * linalg.norm(form, axis=(-2, -1), keepdims=True)
+    smallest = lax.convert_element_type(lax.select(limit > 0, limit, lax.full_like(limit, 1)), form.dtype)
+
+    def fill(j: Array, done: Array) -> Array:
+        here = lax.eq(columns, j)
+        column = lax.reduce_sum(lax.select(here & above, form, zero), (last,))
+        matrix, right = equation(done, column, j)
+        matrix = lax.select(on_diagonal & (abs(matrix) <= limit), smallest, matrix)
+        x = triangular_solve(matrix, right, left_side=True)
+        return lax.select(here & above, lax.expand_dims(x, (last,)), done)
+
+    start = lax.select(on_diagonal, lax.expand_dims(values, (last,)), zero)
+    return lax.fori_loop(1, size, fill, start) if size > 1 else start
+
+
+def _element(values: Array, j: Array) -> Array:
+    """Return element j of each vector."""
+    return lax.dynamic_index_in_dim(values, j, values.ndim - 1, keepdims=False)
+
+
+def _multiple(number: Array, like: Array) -> Array:
+    """Return multiples of the identity, of the shape of other matrices."""
+    return lax.reshape(number, (*number.shape, 1, 1)) * identity_like(like)
+
+
+def _conjugated(vectors: Array, form: Array) -> Array:
+    return matmul(matmul(vectors, form), adjoint(vectors))
+
+
+def _error(form: Array, result: Array, epsilon: float) -> Array:
+    """Estimate the relative error by the least distance of eigenvalues."""
+    values = diagonal(form)
+    distances = abs(lax.expand_dims(values, (0,)) - lax.expand_dims(values, (1,)))
+    others = lax.ne(lax.broadcasted_iota(np.int32, form.shape, 0), lax.broadcasted_iota(np.int32, form.shape, 1))
+    least = lax.reduce_min(lax.select(others, distances, lax.full((), np.inf, distances.dtype)), (0, 1))
+    least = lax.select(lax.eq(least, 0), lax.full_like(least, epsilon), least)
+    bound = lax.max(lax.full_like(least, epsilon), epsilon / least * linalg.norm(triu(form, 1), 1))
+    finite = lax.reduce_and(lax.is_finite(abs(result)), (0, 1))
+    return lax.select(finite, lax.min(lax.full_like(bound, 1), bound), lax.full_like(bound, np.inf))
