@@ -1,7 +1,10 @@
-"""Functions that move or compare elements, also of arrays of random keys.
+"""Implementations of random keys, and functions of arrays of them.
 
-The words of a key lie along a last dimension of the data, and all move alike: `of_keys` maps such a function over them. The functions of
-`jax.lax` have names that begin with ``lax_`` here.
+An implementation, by the names of `jax.extend.random`, is the name of an algorithm together with its keys' shape:
+`key(seed, impl=implementation.name)` makes keys of it. Programs define none of their own.
+
+Functions move or compare elements, of other arrays too. The words of a key lie along a last dimension of the data, and all move alike:
+`of_keys` maps such a function over them. The functions of `jax.lax` have names that begin with ``lax_`` here.
 """
 
 from __future__ import annotations
@@ -10,17 +13,86 @@ import functools
 import operator
 import re
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple, NewType
 
 import numpy as np
 
 from volta_fn import lax as _lax
 from volta_fn import numpy as _numpy
 from volta_fn import tree
-from volta_fn.errors import ArgumentTypeError, DTypeError
+from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim
-from volta_fn.random.keys import KeyType, PRNGKeyArray, wrap_key_data
+from volta_fn.primitives.random import PHILOX_WORDS, threefry2x32
+from volta_fn.random.keys import RBG, THREEFRY, UNSAFE_RBG, KeyType, PRNGKeyArray, key, wrap_key_data
 from volta_fn.transforms.vmap import vmap
+
+# Implementations.
+
+
+class PRNGImpl(NamedTuple):
+    """An algorithm's name, the shape of a key's words, and its name in dtypes."""
+
+    name: str
+    key_shape: tuple[int, ...]
+    tag: str
+
+
+#: The type of keys, for annotations.
+Key = NewType("Key", PRNGKeyArray)
+
+threefry_prng_impl = PRNGImpl(THREEFRY, (2,), "fry")
+rbg_prng_impl = PRNGImpl(RBG, (PHILOX_WORDS,), "rbg")
+unsafe_rbg_prng_impl = PRNGImpl(UNSAFE_RBG, (PHILOX_WORDS,), "urbg")
+
+
+def seed_with_impl(impl: PRNGImpl, seed: Any) -> PRNGKeyArray:
+    """Return the key of an implementation for a seed.
+
+    >>> seed_with_impl(rbg_prng_impl, 0).dtype.name
+    'key<rbg>'
+    """
+    return key(seed, impl=impl.name)
+
+
+def random_seed(seeds: Any, impl: PRNGImpl) -> PRNGKeyArray:
+    """Return an array of keys, one for each seed.
+
+    Raises `ArgumentError` for an array without seeds.
+
+    >>> random_seed(jnp.arange(3), threefry_prng_impl).shape
+    (3,)
+    """
+    numbers = seeds if isinstance(seeds, int) else as_value(seeds)
+    if isinstance(numbers, int) or not numbers.ndim:
+        return key(numbers, impl=impl.name)
+    if not numbers.size:
+        raise ArgumentError(f"random_seed: there must be a seed for each key, got the shape {numbers.shape}")
+    keys = [key(number, impl=impl.name) for number in numbers.ravel()]
+    stacked = _numpy.stack([k._data for k in keys]).reshape(*numbers.shape, *impl.key_shape)
+    return PRNGKeyArray(stacked, impl.name)
+
+
+def threefry_2x32(keypair: Any, count: Any) -> Array:
+    """Encipher the numbers of a uint32 array by Threefry with a key of two words.
+
+    The first half of the elements is enciphered with the second, after a zero where their number is odd. Raises `ArgumentTypeError` for
+    other dtypes.
+
+    >>> [hex(word) for word in threefry_2x32((jnp.uint32(0), jnp.uint32(0)), jnp.zeros(2, "uint32"))]
+    ['0x6b200159', '0x99ba4efe']
+    """
+    first_key, second_key = (as_value(word) for word in keypair)
+    counts = as_value(count)
+    if {a.dtype for a in (first_key, second_key, counts)} != {np.dtype(np.uint32)}:
+        raise ArgumentTypeError(f"threefry_2x32 enciphers uint32 numbers, got {first_key.dtype}, {second_key.dtype} and {counts.dtype}")
+    is_odd = counts.size % 2
+    numbers = _numpy.concatenate([counts.ravel(), _numpy.zeros(is_odd, "uint32")]).reshape(2, -1)
+    words = _numpy.concatenate(threefry2x32(first_key, second_key, numbers[0], numbers[1]))
+    return words[: counts.size].reshape(counts.shape)
+
+
+# Functions of arrays and of keys.
 
 
 def of_keys(function: Callable[..., Any]) -> Callable[..., Any]:
