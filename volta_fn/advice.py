@@ -273,7 +273,7 @@ def closest(name: str, names: Iterable[str]) -> list[str]:
 
 
 def correction(message: str, name: str, names: Iterable[str], remedy: str = "") -> str:
-    """Return a message of an unknown name with the names that look like it, or else the remedy."""
+    """Return a message with names that look like an unknown one, or the remedy."""
     similar = closest(name, names)
     advice = f"did you mean {' or '.join(similar)}?" if similar else remedy
     return f"{message}; {advice}" if advice else message

@@ -441,7 +441,7 @@ def gptq(
 
 
 def _note_size(sizes: dict[str, tuple[int, ...]], scheme: Scheme, name: str, weight: Any, chosen: Scheme, how: dict[str, Any]) -> Any:
-    """Add the shape of a weight's Gram matrix if the weight is calibrated; return the weight."""
+    """Add the shape of a weight's Gram matrix if it is calibrated; return the weight."""
     if chosen == scheme and isinstance(how["axis"], int):
         *lead, _, size = as_rows(as_value(weight), how["axis"])[0].shape
         sizes[name] = (*lead, size, size)

@@ -414,7 +414,7 @@ def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: 
 
 
 def _powers(values: Array, exponents: Array, dtype: Any) -> Array:
-    """Return powers in a dtype; those near an integer become that integer in dtypes of integers."""
+    """Return powers in a dtype; for integers, the nearest where they almost are one."""
     if dtype is not None and dtypes.as_dtype(dtype) in dtypes.INTEGERS:
         values = _near_integers(values, lax.abs(values), 4 * (1 + lax.abs(exponents)), 1 / 4)
     return lax.convert_element_type(values, dtype_or(dtype, values.dtype))

@@ -1,4 +1,4 @@
-"""Nodes and tensors of ONNX: declarations of operators, their arguments, and dtypes.
+"""Nodes of ONNX, declarations of their operators, tensors and dtypes.
 
 An operator is a function ``(node, *inputs) -> output or tuple of outputs``. An input is an `Array`, or a NumPy array if it is known on the
 host: a small constant, the shape of something, or an integer that the caller gave as a NumPy array. From such inputs alone `node.xp`

@@ -329,7 +329,10 @@ def is_function(value: Any) -> bool:
 
 
 def numbers_of_leaves(numbers: Any, values: Any, kind: type, optimizer: str) -> list[Any]:
-    """Return the dimension numbers of each leaf, or None, from a tree of them for parts of the tree of values."""
+    """Return the dimension numbers of each leaf, or None.
+
+    In `numbers` one may stand for a part of the tree of values.
+    """
     flat, treedef = tree.flatten(numbers, is_leaf=lambda node: node is None or isinstance(node, kind))
     subtrees = tree.flatten_up_to(treedef, values, f"{optimizer}'s dimension numbers and the parameters")
     return [number for number, subtree in zip(flat, subtrees, strict=True) for _ in tree.leaves(subtree)]

@@ -448,7 +448,10 @@ def _debug_evaluate(*operands: np.ndarray, callback: Callable[..., Any]) -> tupl
 
 
 class _DebugFunction(_UserFunction):
-    """A user's function on NumPy arrays, in place of the leaves that are None, and on other leaves."""
+    """A user's function on NumPy arrays and other arguments.
+
+    Arrays take the place of the leaves that are None.
+    """
 
     def __init__(self, function: Callable[..., Any], in_tree: Any, leaves: Sequence[Any]) -> None:
         super().__init__(function, in_tree)

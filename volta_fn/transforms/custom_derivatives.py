@@ -112,7 +112,7 @@ class JvpRule(Rule):
 
 
 def _parts(rule: Rule, pair: Any, second: str, label: str) -> tuple[list[Array], list[Any], tree.TreeDef]:
-    """Return the outputs that a forward rule returned, and the leaves and the structure of what came with them."""
+    """Return the outputs of a forward rule, and the leaves of what comes with them."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise TreeError(f"{label} must return (out, {second}), got {type(pair).__name__}")
     return checked_outputs(pair[0], rule.out_tree, rule.out_avals, label), *tree.flatten(pair[1])

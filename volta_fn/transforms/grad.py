@@ -175,7 +175,7 @@ def grad(
 
 
 def without_value(value_and_gradient: Callable[..., Any], has_aux: bool) -> Callable[..., Any]:
-    """Return a function that returns the gradient alone, paired with further results if there are such."""
+    """Return a function that returns the gradient alone, or with further results."""
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
         value, grads = value_and_gradient(*args, **kwargs)

@@ -301,7 +301,10 @@ def affine(
 
 
 def _source_of(images: Array, center: Point | None, moved: Point, inverse: tuple[Point, Point]) -> Callable[..., tuple[Array, Array]]:
-    """Return the map from the result to images that are turned about a point, by default their middle, and then moved."""
+    """Return the map from the result to images that are turned and then moved.
+
+    They are turned about a point, by default their middle.
+    """
     about = (images.shape[-1] / 2, images.shape[-2] / 2) if center is None else center
     (a, b), (c, d) = inverse
 

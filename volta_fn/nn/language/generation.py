@@ -574,17 +574,21 @@ class _Hypotheses:
 
 
 class _PromptSearch:
-    """The running beams of one prompt, of which only the first counts at first, and its finished continuations."""
+    """The running beams of one prompt, and its finished continuations."""
 
     def __init__(self, num_beams: int, power: float, stop: set[int], vocabulary: int) -> None:
         self.num_beams, self.stop, self.vocabulary = num_beams, stop, vocabulary
+        #: Beams are the same at first: only the first one counts.
         self.scores = np.where(np.arange(num_beams) == 0, 0.0, -np.inf).astype(np.float32)
         self.texts: list[list[int]] = [[] for _ in range(num_beams)]
         self.finished = _Hypotheses(num_beams, power)
         self.done = False
 
     def advance(self, totals: np.ndarray, indices: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Choose the next beams, of that length, from the best candidates; return their parents and tokens."""
+        """Choose the next beams, of that length; return their parents and tokens.
+
+        The best candidates come first. An index is that of a token among those of all beams.
+        """
         parents, tokens = np.zeros((2, self.num_beams), np.int32)  # beams without a text read any token
         if self.done:
             return parents, tokens
@@ -604,7 +608,7 @@ class _PromptSearch:
         return parents, tokens
 
     def finish(self) -> _Hypotheses:
-        """Return the finished continuations, with those that are still running if they could win."""
+        """Return the finished continuations, with running ones if they may win."""
         if not self.done:
             for total, text in zip(self.scores.tolist(), self.texts, strict=True):
                 if total > -np.inf:

@@ -231,7 +231,7 @@ def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
 
 
 def cleaning_passes(machine: Any) -> tuple[Any, Any]:
-    """Return the passes that inline functions and remove what that leaves over, and what they run with."""
+    """Return passes that inline functions and simplify, and what they run with."""
     binding = llvm()
     passes = binding.create_new_module_pass_manager()
     passes.add_always_inliner_pass()

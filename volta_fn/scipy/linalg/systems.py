@@ -1,4 +1,4 @@
-"""Linear systems of matrices of known structure, Sylvester's equation, and functions of matrices."""
+"""Linear systems of structured matrices, and functions of matrices."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, 
 
 
 def _widened_program(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Return a program that computes a function of (x, axis, where) in float32 at least."""
+    """Return the program of ``function(x, axis, where)`` in float32 at least."""
     return jit(lambda x, axis, where: narrowed(function(wide(x), axis, where), x), static_argnums=1)
 
 

@@ -322,7 +322,7 @@ def can_scale_rows(problem: Problem) -> bool:
 
 
 def _with_combination(writer: DotProducts | ScaledRows, launch: Launch) -> Routine:
-    """Return the routine of a launch, and of another one that adds its partial sums if there are several."""
+    """Return the routine of a launch, and of one that adds its partial sums."""
     blocking, problem = writer.blocking, writer.problem
     if blocking.splits == 1:
         return Routine.of(writer.module, [launch])

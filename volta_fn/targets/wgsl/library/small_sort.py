@@ -202,7 +202,7 @@ def sort_tile(shader: Shader, tile: Tile, keys: list[str], values: list[str], ra
 
 
 def _exchange(shader: Shader, variables: list[str], to: Iterable[str], cells: Callable[[], list[str]]) -> None:
-    """Store the variables in cells of the scratch memory, and load those of other cells."""
+    """Store the variables in cells of scratch memory, and load other cells."""
     for cell_, variable in zip(to, variables, strict=True):
         shader.emit(f"scratch[{cell_}] = {variable};")
     shader.emit("workgroupBarrier();")
