@@ -1,10 +1,14 @@
-"""Programs, traces and types by the names of `jax.core`, and primitives of users."""
+"""Programs, traces and types by the names of `jax.core`, and primitives of users.
+
+The last part is by the names of `jax.extend.source_info_util`: lines of source and stacks of names.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -23,6 +27,7 @@ from volta_fn.core.staging import eval_jaxpr as _eval_jaxpr
 from volta_fn.core.trace import EVAL, Trace, Tracer, axis_environment, current_trace, is_concrete, set_trace
 from volta_fn.errors import GradientError, InconclusiveDimensionOperation, VoltaError
 from volta_fn.extend.functions import DebugInfo
+from volta_fn.source import NameStack, SourceInfo, user_location
 from volta_fn.transforms.vmap import BatchTrace
 
 __all__ = [
@@ -393,3 +398,72 @@ def unsafe_get_axis_names_DO_NOT_USE() -> list[Any]:
 def nonempty_axis_env_DO_NOT_USE() -> bool:
     """Return True if an axis with a name is mapped."""
     return bool(axis_environment())
+
+
+# Lines of source and stacks of names.
+#
+# Equations of programs keep the user's line. A name stack is what blocks of `extend_name_stack` and `set_name_stack` make of it for the
+# code inside; it is not kept with equations, whose stack has the names of `named_scope`.
+
+_NO_NAMES = NameStack()
+_stack: ContextVar[NameStack] = ContextVar("name_stack", default=_NO_NAMES)
+
+
+def current_name_stack() -> NameStack:
+    """Return the names of the scopes around the caller.
+
+    >>> with extend_name_stack("block"):
+    ...     str(current_name_stack())
+    'block'
+    """
+    return _stack.get()
+
+
+def new_name_stack(name: str = "") -> NameStack:
+    """Return a stack of one name, or of none."""
+    return NameStack((name,) if name else ())
+
+
+def current() -> SourceInfo:
+    """Return the user's line that calls, and the scopes around it."""
+    return SourceInfo(user_location(), current_name_stack())
+
+
+def new_source_info() -> SourceInfo:
+    """Return a place that is unknown."""
+    return SourceInfo(None, NameStack())
+
+
+def summarize(source_info: SourceInfo, num_frames: int = 1) -> str:
+    """Return a place as text: the file, the line and the function."""
+    return "unknown" if source_info.traceback is None else str(source_info.traceback)
+
+
+@contextmanager
+def set_name_stack(name_stack: NameStack) -> Iterator[None]:
+    """Make a stack the current one while a block runs."""
+    token = _stack.set(name_stack)
+    try:
+        yield
+    finally:
+        _stack.reset(token)
+
+
+def extend_name_stack(name: str) -> Any:
+    """Add a scope to the current stack while a block runs."""
+    return set_name_stack(current_name_stack().extend(name) if name else current_name_stack())
+
+
+def transform_name_stack(name: str) -> Any:
+    """Make the current stack that of a transform while a block runs."""
+    return set_name_stack(current_name_stack().transform(name))
+
+
+def reset_name_stack() -> Any:
+    """Make the empty stack the current one while a block runs."""
+    return set_name_stack(NameStack())
+
+
+def user_context(traceback: Any, *, name_stack: NameStack | None = None) -> Any:
+    """Run a block with a stack of names; errors show the lines that raise them."""
+    return set_name_stack(current_name_stack() if name_stack is None else name_stack)
