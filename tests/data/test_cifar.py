@@ -52,7 +52,7 @@ def test_damaged_files_are_refused(tmp_path, content, error, message):
 def test_a_split_is_for_folders(tmp_path):
     with pytest.raises(ArgumentError, match="is not a folder"):
         data.CIFAR10(tmp_path / "one.bin", "test")
-    with pytest.raises(ArgumentError, match="split is 'train' or 'test'"):
+    with pytest.raises(ArgumentError, match="split must be None, 'train' or 'test'"):
         data.CIFAR10(tmp_path, "valid")
 
 

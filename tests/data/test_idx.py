@@ -119,7 +119,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path, images, labels, error, mess
 def test_mnist_says_which_file_it_misses(tmp_path):
     with pytest.raises(DataError, match="holds neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz"):
         data.MNIST(tmp_path)
-    with pytest.raises(ArgumentError, match="split is 'train' or 'test', got 'val'"):
+    with pytest.raises(ArgumentError, match="split must be 'train' or 'test', got 'val'"):
         data.MNIST(tmp_path, "val")
 
 

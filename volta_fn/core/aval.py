@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, ClassVar, Literal, get_args
 
@@ -364,6 +364,13 @@ def as_integer(value: Any, name: str) -> int:
         raise
     except (AttributeError, TypeError):
         raise ArgumentTypeError(f"{name} must be an integer, got {value!r:.80} of type {type(value).__name__}") from None
+
+
+def check_option(value: Any, name: str, options: Collection[Any]) -> None:
+    """Raise `ArgumentError` unless a value is one of some options."""
+    if value not in options:
+        *others, last = map(repr, options)
+        raise ArgumentError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")
 
 
 def sizes_of(shape: Any) -> tuple[Any, ...]:

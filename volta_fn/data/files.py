@@ -18,6 +18,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.arrays.array import Array
+from volta_fn.core.aval import check_option
 from volta_fn.data.dataset import ArrayDataset
 from volta_fn.errors import ArgumentError, CorruptFileError, DataError
 
@@ -154,8 +155,7 @@ class MNIST(ArrayDataset[tuple[Array, Array]]):
     """
 
     def __init__(self, folder: Path, split: Literal["train", "test"] = "train") -> None:
-        if split not in _PREFIX:
-            raise ArgumentError(f"MNIST: split is 'train' or 'test', got {split!r}")
+        check_option(split, "MNIST: split", _PREFIX)
         image_path = _find(folder, f"{_PREFIX[split]}-images-idx3-ubyte")
         label_path = _find(folder, f"{_PREFIX[split]}-labels-idx1-ubyte")
         images, labels = _read_bytes(image_path, 3), _read_bytes(label_path, 1)
@@ -209,8 +209,7 @@ def _files(path: Path, split: str | None) -> list[str]:
         if split is not None:
             raise ArgumentError(f"CIFAR10: split={split!r} chooses among the files of a folder, but {os.fspath(path)} is not a folder")
         return [os.fspath(path)]
-    if split not in (None, *_FILES):
-        raise ArgumentError(f"CIFAR10: split is 'train' or 'test', got {split!r}")
+    check_option(split, "CIFAR10: split", (None, *_FILES))
     files = [os.path.join(path, name) for name in _FILES[split or "train"]]
     missing = [file for file in files if not os.path.exists(file)]
     if missing:

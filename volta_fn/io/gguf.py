@@ -21,6 +21,7 @@ import numpy as np
 from volta_fn import numpy as vnp
 from volta_fn import tree
 from volta_fn.core.arrays.array import ConcreteArray
+from volta_fn.core.aval import check_option
 from volta_fn.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -684,8 +685,7 @@ def save_gguf_model(
     if not isinstance(model, CausalLM):
         raise ArgumentTypeError(f"save_gguf_model: a CausalLM is needed, got {type(model).__name__}; save_gguf writes any arrays")
     config = model.config
-    if config.model_type not in _ARCHITECTURES:
-        raise ArgumentError(f"save_gguf_model: the model_type is one of {', '.join(_ARCHITECTURES)}, got {config.model_type!r}")
+    check_option(config.model_type, "save_gguf_model: the model_type", _ARCHITECTURES)
     tensors = {**_tensors(model.unstack()), **_factor_tensors(config)}
     entries = {**_metadata(config), **(metadata or {})}
     _check(_Contents(Path(path), tensors, entries), config)

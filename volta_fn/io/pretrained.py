@@ -15,7 +15,7 @@ import numpy as np
 
 from volta_fn import numpy as vnp
 from volta_fn import random, tree
-from volta_fn.core.aval import ShapeDtypeStruct, Typed
+from volta_fn.core.aval import ShapeDtypeStruct, Typed, check_option
 from volta_fn.core.staging import eval_shape
 from volta_fn.dtypes import as_dtype
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, SerializationError, ShapeError, StateDictError, TreeError
@@ -59,8 +59,7 @@ def from_gptq(
         ArgumentError: other bits.
         ShapeError: the shapes do not fit each other, or groups have different sizes.
     """
-    if bits not in (4, 8):
-        raise ArgumentError(f"from_gptq: bits are 4 or 8, got {bits!r}")
+    check_option(bits, "from_gptq: bits", (4, 8))
     by_row = _unpacked_codes(_words("qweight", qweight).T, bits)  # (out, in)
     zeros = _unpacked_codes(_words("qzeros", qzeros), bits) + zero_shift
     if g_idx is None:
@@ -105,8 +104,7 @@ def unpack_weights(state: Mapping[str, Any], method: Literal["gptq", "awq"], **o
 
     Raises `StateDictError` if an array is missing, and what `from_gptq` and `from_awq` raise.
     """
-    if method not in ("gptq", "awq"):
-        raise ArgumentError(f"unpack_weights: the method is 'gptq' or 'awq', got {method!r}")
+    check_option(method, "unpack_weights: the method", ("gptq", "awq"))
     names = [name.removesuffix(".qweight") for name in state if name.endswith(".qweight")]
     parts = ("qweight", "qzeros", "scales", "g_idx")
     result = {name: value for name, value in state.items() if name.rpartition(".")[0] not in names or name.rpartition(".")[2] not in parts}

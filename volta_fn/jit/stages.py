@@ -16,7 +16,7 @@ from volta_fn.compiler.ir.kernel import KernelCall, format_kernel
 from volta_fn.compiler.plans import Plan
 from volta_fn.compiler.target import HostStep, Item, LoweredProgram, TargetCapabilities
 from volta_fn.core.arrays.array import Array, as_value
-from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
+from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, check_option
 from volta_fn.core.devices.device import Device, devices
 from volta_fn.core.devices.device_world import first_described
 from volta_fn.core.dimension import is_symbolic_dim
@@ -45,8 +45,7 @@ def code_of(closed: ClosedJaxpr, dialect: str, device: Device) -> str:
 
     Raises `ArgumentError` for an unknown dialect.
     """
-    if dialect not in DIALECTS:
-        raise ArgumentError(f"as_text: the dialects are {', '.join(map(repr, DIALECTS))}, got {dialect!r}")
+    check_option(dialect, "as_text: dialect", DIALECTS)
     program = pipeline.lower(closed, _target(dialect, device))
     if dialect == "kernels":
         return "\n\n".join([item_text(item) for _, item in needed_items(program)])

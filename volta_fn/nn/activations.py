@@ -12,6 +12,7 @@ from volta_fn import dtypes, lax, random
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.arrays.array import as_value as _array
+from volta_fn.core.aval import check_option
 from volta_fn.core.trace import axis_size, concrete_or_raise
 from volta_fn.dtypes import FLOATS
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
@@ -82,8 +83,7 @@ def standardize(
     >>> vf.nn.standardize(vf.numpy.array([1.0, 2.0, 3.0])).round(3)
     Array([-1.225,  0.   ,  1.225], dtype=float32)
     """
-    if algorithm not in ("fast", "stable"):
-        raise ArgumentError(f"standardize: algorithm is 'fast' or 'stable', got {algorithm!r}")
+    check_option(algorithm, "standardize: algorithm", ("fast", "stable"))
     operands = promote_inexact("standardize", x, *[v for v in (mean, variance) if v is not None])
     value = wide(operands[0])
     centre = vnp.mean(value, axis, keepdims=True, where=where) if mean is None else mean

@@ -13,7 +13,7 @@ import numpy as np
 import volta_fn.numpy as vnp
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array, as_value
-from volta_fn.core.aval import ShapedArray, broadcasts_to
+from volta_fn.core.aval import ShapedArray, broadcasts_to, check_option
 from volta_fn.core.primitive import SharedParams
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import current_trace
@@ -280,8 +280,7 @@ def dot_product_attention(
     >>> vf.nn.dot_product_attention(q, q, q, is_causal=True).shape
     (2, 5, 4, 8)
     """
-    if implementation not in (None, "xla", "cudnn"):
-        raise ArgumentError(f"dot_product_attention: implementation is None, 'xla' or 'cudnn', got {implementation!r}")
+    check_option(implementation, "dot_product_attention: implementation", (None, "xla", "cudnn"))
     if logits_soft_cap is not None and not logits_soft_cap > 0:
         raise ArgumentError(f"dot_product_attention: logits_soft_cap is None or a positive number, got {logits_soft_cap!r}")
     arrays = [as_value(x) for x in (query, key, value)]

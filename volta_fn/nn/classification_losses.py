@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
-from volta_fn.core.aval import broadcasts_to
+from volta_fn.core.aval import broadcasts_to, check_option
 from volta_fn.dtypes import BOOL, FLOATS, INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.activations import sigmoid, softplus
@@ -76,9 +76,7 @@ def reduced(loss: str, values: Array, reduction: str, dtype: np.dtype) -> Array:
 
 def check_reduction(loss: str, reduction: str, also: tuple[str, ...] = ()) -> None:
     """Check the name of a reduction."""
-    reductions = ("mean", "sum", "none", *also)
-    if reduction not in reductions:
-        raise ArgumentError(f"{loss}: reduction is one of {', '.join(reductions)}, got {reduction!r}")
+    check_option(reduction, f"{loss}: reduction", ("mean", "sum", "none", *also))
 
 
 def class_axis(loss: str, scores: Array, axis: int | None) -> int:

@@ -22,8 +22,8 @@ from volta_fn import dtypes, lax, random
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.arrays.memory import constrained
-from volta_fn.core.aval import Shape, canonical_shape
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.core.aval import Shape, canonical_shape, check_option
+from volta_fn.errors import ShapeError
 from volta_fn.primitives.data_movement.movement import canonical_axes, canonical_axis
 
 Axes = int | Sequence[int]
@@ -149,10 +149,8 @@ def variance_scaling(
     >>> bool(abs(initializer(vf.random.key(0), (3, 3))).max() <= 1)
     True
     """
-    if mode not in _AVERAGES:
-        raise ArgumentError(f"variance_scaling: mode is one of {', '.join(_AVERAGES)}, got {mode!r}")
-    if distribution not in ("truncated_normal", "normal", "uniform"):
-        raise ArgumentError(f"variance_scaling: distribution is truncated_normal, normal or uniform, got {distribution!r}")
+    check_option(mode, "variance_scaling: mode", _AVERAGES)
+    check_option(distribution, "variance_scaling: distribution", ("truncated_normal", "normal", "uniform"))
 
     def make(key: Any, shape: Shape, dtype: np.dtype) -> Array:
         fan = _AVERAGES[mode](*_fans(shape, in_axis, out_axis, batch_axis))

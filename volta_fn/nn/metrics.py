@@ -9,6 +9,7 @@ import numpy as np
 from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.aval import check_option
 from volta_fn.dtypes import BOOL, INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.classification_losses import class_axis, class_labels, cross_entropy, real_operands
@@ -504,8 +505,7 @@ def _weighted_mean(metric: str, values: Array, weight: Any) -> Array:
 
 
 def _over_outputs(metric: str, values: Array, multioutput: str) -> Array:
-    if multioutput not in ("uniform_average", "raw_values"):
-        raise ArgumentError(f"{metric}: multioutput is 'uniform_average' or 'raw_values', got {multioutput!r}")
+    check_option(multioutput, f"{metric}: multioutput", ("uniform_average", "raw_values"))
     return values if multioutput == "raw_values" else vnp.mean(values)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
-from volta_fn.core.aval import ShapedArray, Typed
+from volta_fn.core.aval import ShapedArray, Typed, check_option
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.jit.function import jit
@@ -247,12 +247,10 @@ class QuantizedArray(WeightArray):
             value = getattr(self, name)
             if not (hasattr(value, "shape") and hasattr(value, "dtype")) and (name != "offsets" or value is not None):
                 raise ArgumentTypeError(f"QuantizedArray: {name} is an array, got {type(value).__name__} {value!r:.60}")
-        if self.scheme not in SCHEMES:
-            raise ArgumentError(f"QuantizedArray: the scheme is one of {list(SCHEMES)}, got {self.scheme!r}")
+        check_option(self.scheme, "QuantizedArray: the scheme", SCHEMES)
         if self.group_size < 1:
             raise ArgumentError(f"QuantizedArray: a group has at least one number, got group_size={self.group_size}")
-        if self.activations not in (None, "int8"):
-            raise ArgumentError(f"QuantizedArray: activations are None or 'int8', got {self.activations!r}")
+        check_option(self.activations, "QuantizedArray: activations", (None, "int8"))
         object.__setattr__(self, "dtype", dtypes.as_dtype(self.dtype))
         if self.rows_last and self.data.ndim < 2:
             raise ShapeError(f"QuantizedArray: codes have an axis of rows and one of bytes, got {self.data.shape}")
@@ -441,8 +439,7 @@ def quantize_array(
     Array([[-1.   ,  0.   ,  0.504,  1.   ]], dtype=float32)
     """
     value = as_value(x)
-    if scheme not in SCHEMES:
-        raise ArgumentError(f"quantize_array: the scheme is one of {list(SCHEMES)}, got {scheme!r}")
+    check_option(scheme, "quantize_array: the scheme", SCHEMES)
     if value.dtype not in dtypes.FLOATS:
         raise DTypeError(f"quantize_array: floats are quantised, got {value.aval}")
     dtype = value.dtype if scale_dtype is None else dtypes.as_dtype(scale_dtype)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 from volta_fn import lax, random
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.aval import check_option
 from volta_fn.dtypes import INTEGERS, result_type
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.activations import relu, sigmoid, tanh
@@ -138,8 +139,7 @@ class RNNCell(Cell):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.nonlinearity not in ("tanh", "relu"):
-            raise ArgumentError(f"{type(self).__name__}: nonlinearity is 'tanh' or 'relu', got {self.nonlinearity!r}")
+        check_option(self.nonlinearity, f"{type(self).__name__}: nonlinearity", ("tanh", "relu"))
 
     @classmethod
     def init(

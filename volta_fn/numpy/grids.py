@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array
-from volta_fn.core.aval import canonical_shape
+from volta_fn.core.aval import canonical_shape, check_option
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused_by_results
 from volta_fn.numpy.arguments import dtype_or, operand
@@ -28,8 +28,7 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
 
     With `indexing="ij"` the first vector runs along the first dimension; with "xy" along the second.
     """
-    if indexing not in ("xy", "ij"):
-        raise ArgumentError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
+    check_option(indexing, "meshgrid: indexing", ("xy", "ij"))
     values = [operand("meshgrid", str(i), x) for i, x in enumerate(xi)]
     if any(v.ndim > 1 for v in values):
         raise ShapeError(f"meshgrid: the coordinates must be vectors, got shapes {[v.shape for v in values]}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array
-from volta_fn.core.aval import as_integer, canonical_shape
+from volta_fn.core.aval import as_integer, canonical_shape, check_option
 from volta_fn.core.dimension import is_symbolic, max_dim, min_dim
 from volta_fn.core.trace import is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
@@ -465,8 +465,7 @@ def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise", order: s
     components = [_index_array("ravel_multi_index", i) for i in multi_index]
     if len(components) != len(sizes):
         raise ArgumentError(f"ravel_multi_index: {len(sizes)} dimensions need as many index arrays, got {len(components)}")
-    if order not in ("C", "F"):
-        raise ArgumentError(f"ravel_multi_index: order must be 'C' or 'F', got {order!r}")
+    check_option(order, "ravel_multi_index: order", ("C", "F"))
     terms = promote("ravel_multi_index", *components)
     if dtype is None and math.prod(sizes) > dtypes.iinfo(terms[0].dtype).max:
         dtype = dtypes.index_dtype(math.prod(sizes), INDEX)

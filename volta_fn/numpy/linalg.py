@@ -18,7 +18,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
-from volta_fn.core.aval import as_integer
+from volta_fn.core.aval import as_integer, check_option
 from volta_fn.core.dimension import is_symbolic_dim
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
@@ -203,8 +203,7 @@ def qr(a: Any, mode: str = "reduced") -> Any:
     >>> bool(jnp.allclose(q @ r, 1.0, atol=1e-6))
     True
     """
-    if mode not in ("reduced", "complete", "r", "raw"):
-        raise ArgumentError(f"qr: mode must be 'reduced', 'complete', 'r' or 'raw', got {mode!r}")
+    check_option(mode, "qr: mode", ("reduced", "complete", "r", "raw"))
     matrix = matrices("qr", "a", a)
     if mode == "raw":
         return QRResult(*_packed_qr(matrix))
@@ -220,8 +219,7 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
     >>> jnp.linalg.eigh(jnp.array([[2.0, 1.0], [1.0, 2.0]])).eigenvalues.round(3)
     Array([1., 3.], dtype=float32)
     """
-    if UPLO not in (None, "L", "U"):
-        raise ArgumentError(f"eigh: UPLO must be 'L' or 'U', got {UPLO!r}")
+    check_option(UPLO, "eigh: UPLO", (None, "L", "U"))
     value = matrices("eigh", "a", a, square=True)
     vectors, values = lax.linalg.eigh(value, lower=UPLO != "U", symmetrize_input=symmetrize_input)
     return EighResult(values, vectors)
@@ -824,8 +822,7 @@ def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
     >>> jnp.linalg.slogdet(jnp.array([[0.0, 1.0], [1.0, 0.0]]))
     SlogdetResult(sign=Array(-1., dtype=float32), logabsdet=Array(0., dtype=float32))
     """
-    if method not in (None, "lu", "qr"):
-        raise ArgumentError(f"slogdet: method must be 'lu', 'qr' or None, got {method!r}")
+    check_option(method, "slogdet: method", (None, "lu", "qr"))
     sign, log = _slogdet(matrices("slogdet", "a", a, square=True))
     return SlogdetResult(sign, log)
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array
-from volta_fn.errors import ArgumentError, ArgumentTypeError
+from volta_fn.core.aval import check_option
+from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import (
     BOOL,
@@ -151,8 +152,7 @@ def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitord
 
 
 def _bit_weights(bitorder: str) -> np.ndarray:
-    if bitorder not in ("big", "little"):
-        raise ArgumentError(f"bitorder must be 'big' or 'little', got {bitorder!r}")
+    check_option(bitorder, "bitorder", ("big", "little"))
     weights = np.uint8(1) << np.arange(8, dtype=np.uint8)
     return weights[::-1] if bitorder == "big" else weights
 

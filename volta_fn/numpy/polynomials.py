@@ -8,7 +8,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array
-from volta_fn.core.aval import as_integer
+from volta_fn.core.aval import as_integer, check_option
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import fused, fused_by_results
@@ -383,8 +383,7 @@ def _convolved(function: str, a: Any, v: Any, mode: str, preferred_element_type:
     long, short = x.size, y.size
     first = (short - 1) // 2 if late_middle else short // 2
     sides = {"full": (short - 1, short - 1), "same": (first, short - 1 - first), "valid": (0, 0)}
-    if mode not in sides:
-        raise ArgumentError(f"{function}: mode must be 'full', 'same' or 'valid', got {mode!r}")
+    check_option(mode, f"{function}: mode", sides)
     kernel = lax.rev(y, (0,))
     out = lax.conv_general_dilated(
         lax.reshape(x, (1, 1, long)), lax.reshape(kernel, (1, 1, short)), (1,), [sides[mode]], preferred_element_type=preferred_element_type

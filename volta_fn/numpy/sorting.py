@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array, ConcreteArray, array_spec, wrap
-from volta_fn.core.aval import ShapedArray
+from volta_fn.core.aval import ShapedArray, check_option
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from volta_fn.jit.fused import fused
@@ -164,8 +164,7 @@ def top_k(a: Any, k: int, /, *, axis: int = -1, mode: str = "largest", sorted: b
     >>> jnp.top_k(jnp.array([3, 9, 5]), 2, mode="smallest")
     (Array([3, 5], dtype=int32), Array([0, 2], dtype=int32))
     """
-    if mode not in ("largest", "smallest"):
-        raise ArgumentError(f"top_k: mode must be 'largest' or 'smallest', got {mode!r}")
+    check_option(mode, "top_k: mode", ("largest", "smallest"))
     value, dim = _axis("top_k", a, axis)
     if not 0 <= k <= value.shape[dim]:
         raise ArgumentError(f"top_k: k must be from 0 to {value.shape[dim]}, the length of axis {axis}, got {k}")
@@ -198,10 +197,8 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
     >>> jnp.searchsorted(jnp.array([1, 2, 2, 3]), 2, side="right")
     Array(3, dtype=int32)
     """
-    if side not in ("left", "right"):
-        raise ArgumentError(f"searchsorted: side must be 'left' or 'right', got {side!r}")
-    if method not in _METHODS:
-        raise ArgumentError(f"searchsorted: method must be one of {', '.join(_METHODS)}, got {method!r}")
+    check_option(side, "searchsorted: side", ("left", "right"))
+    check_option(method, "searchsorted: method", _METHODS)
     haystack, needles = promote("searchsorted", a, v)
     if haystack.ndim != 1:
         raise ShapeError(f"searchsorted: a must be a vector, got shape {haystack.shape}")

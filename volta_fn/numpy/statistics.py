@@ -11,6 +11,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.arrays.memory import constrained
+from volta_fn.core.aval import check_option
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy import reductions
@@ -437,8 +438,7 @@ def _quantile(
     function: str, a: Any, q: Any, axis: Axis, out: None, method: str, keepdims: bool, weights: Any, skip_nan: bool
 ) -> Array:  # fmt: skip
     no_out(function, out)
-    if method not in _METHODS:
-        raise ArgumentError(f"{function}: method must be one of {', '.join(_METHODS)}, got {method!r}")
+    check_option(method, f"{function}: method", _METHODS)
     if weights is not None and method != "inverted_cdf":
         raise ArgumentError(f"{function}: the method {method!r} takes no weights; use method='inverted_cdf'")
     value, *weight = promote_inexact(function, a, *[w for w in (weights,) if w is not None])

@@ -11,6 +11,7 @@ import numpy as np
 from volta_fn import lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.aval import check_option
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.optim.base import GradientTransformationExtraArgs, OptState, Params, Updates, require_params
 from volta_fn.optim.numerics import (
@@ -408,8 +409,7 @@ def scale_by_zoom_linesearch(
 
     Raises `ArgumentError` for an unknown strategy.
     """
-    if initial_guess_strategy not in ("keep", "one"):
-        raise ArgumentError(f"scale_by_zoom_linesearch: initial_guess_strategy must be 'keep' or 'one', got {initial_guess_strategy!r}")
+    check_option(initial_guess_strategy, "scale_by_zoom_linesearch: initial_guess_strategy", ("keep", "one"))
     conditions = _WolfeConditions(
         max_linesearch_steps, max_learning_rate, tol, increase_factor, slope_rtol, curv_rtol, approx_dec_rtol, stepsize_precision
     )

@@ -9,6 +9,7 @@ from typing import Any
 from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.aval import check_option
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.optim.base import Schedule as Schedule
 from volta_fn.optim.base import check_all as _check_all
@@ -163,8 +164,7 @@ def piecewise_interpolate_schedule(
 
     Raises `ArgumentError` for another type and for negative scales.
     """
-    if interpolate_type not in ("linear", "cosine"):
-        raise ArgumentError(f"piecewise_interpolate_schedule: the type must be 'linear' or 'cosine', got {interpolate_type!r}")
+    check_option(interpolate_type, "piecewise_interpolate_schedule: the type", ("linear", "cosine"))
     boundaries, values = [0], [init_value]
     for boundary, scale in _checked("piecewise_interpolate_schedule", boundaries_and_scales):
         boundaries.append(boundary)

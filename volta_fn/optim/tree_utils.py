@@ -15,6 +15,7 @@ from volta_fn import dtypes, random
 from volta_fn import numpy as vnp
 from volta_fn import tree as trees
 from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.aval import check_option
 from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.optim.numerics import abs_sq, bias_correction, update_infinity_moment, update_moment, update_moment_per_elem_norm
 from volta_fn.tree.registry import DictKey, KeyPath
@@ -55,8 +56,7 @@ def tree_dtype(tree: Any, mixed_dtype_handler: str | None = None) -> np.dtype:
     dtype('float16')
     """
     leaf_dtypes = [as_value(x).dtype for x in trees.leaves(tree)]
-    if mixed_dtype_handler not in (None, "promote", "highest", "lowest"):
-        raise ArgumentError(f"tree_dtype: mixed_dtype_handler is None, 'promote', 'highest' or 'lowest', got {mixed_dtype_handler!r}")
+    check_option(mixed_dtype_handler, "tree_dtype: mixed_dtype_handler", (None, "promote", "highest", "lowest"))
     if not leaf_dtypes:
         return np.dtype(np.float32)
     if mixed_dtype_handler is None and len(set(leaf_dtypes)) > 1:

@@ -22,7 +22,7 @@ import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value
-from volta_fn.core.aval import ShapedArray
+from volta_fn.core.aval import ShapedArray, check_option
 from volta_fn.core.devices import distribution
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Linear, Primitive, RuleOf, Zero, reduction_of
@@ -608,8 +608,7 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
 def sum_of(x: Any, axis_name: Any, axis_index_groups: Any, compression: str | None) -> Any:
     """Sum as `psum` does, with `compression` of float32 arrays or without."""
-    if compression not in (None, "bfloat16"):
-        raise ArgumentError(f'psum: compression is None or "bfloat16", got {compression!r}')
+    check_option(compression, "psum: compression", (None, "bfloat16"))
     names = bound_axes(axis_name)
     groups = checked_groups(axis_index_groups, names, "psum")
     leaves, structure = tree.flatten(x)

@@ -12,7 +12,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.arrays.memory import constrained
-from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
+from volta_fn.core.aval import Shape, ShapedArray, canonical_shape, check_option
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
@@ -131,8 +131,7 @@ def _is_philox(function: str, key_data: Array) -> bool:
 
 def checked_width(bit_width: int) -> int:
     """Return a width of random bits; raise `ArgumentError` for a wrong one."""
-    if bit_width not in (8, 16, 32, 64):
-        raise ArgumentError(f"random_bits: bit_width is 8, 16, 32 or 64, got {bit_width}")
+    check_option(bit_width, "random_bits: bit_width", (8, 16, 32, 64))
     return bit_width
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.arrays.memory import constrained
-from volta_fn.core.aval import Shape, as_integer, canonical_shape
+from volta_fn.core.aval import Shape, as_integer, canonical_shape, check_option
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.jit.fused import compiled
 from volta_fn.numpy import linalg, matmul
@@ -144,8 +144,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Sequence[int] | None = None, mode: 
     Array([False, False, False, False], dtype=bool)
     """
     data = single_key("bernoulli", key)
-    if mode not in ("low", "high"):
-        raise ArgumentError(f"bernoulli: mode must be 'low' or 'high', got {mode!r}")
+    check_option(mode, "bernoulli: mode", ("low", "high"))
     chance = as_value(p)
     if chance.dtype not in dtypes.FLOATS:
         raise DTypeError(f"bernoulli: the probability p must be a float, got {chance.aval}")

@@ -15,6 +15,7 @@ import numpy as np
 from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
+from volta_fn.core.aval import check_option
 from volta_fn.dtypes import complex_dtype
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy.arguments import axes_of, axis_of, is_complex, promote_inexact
@@ -103,8 +104,7 @@ def _along_axes(function: str, x: Any, type: int, s: Any, axes: Any, norm: str |
 
 def _transformed(function: str, x: Any, type: int, n: int | None, axis: int, norm: str | None, inverse: bool) -> Array:
     (value,) = promote_inexact(function, x)
-    if type not in _INVERSE:
-        raise ArgumentError(f"{function}: type must be 1, 2, 3 or 4, got {type!r}")
+    check_option(type, f"{function}: type", _INVERSE)
     dim, kind, scale = axis_of(function, axis, value.ndim), type, norm_of(function, norm)
     if inverse:
         kind, scale = _INVERSE[kind], OPPOSITE_NORMS[scale]

@@ -20,7 +20,7 @@ import numpy as np
 from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
-from volta_fn.core.aval import Shape, canonical_shape
+from volta_fn.core.aval import Shape, canonical_shape, check_option
 from volta_fn.core.dimension import is_symbolic, max_dim
 from volta_fn.core.trace import is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, UnsupportedError
@@ -140,8 +140,7 @@ class RegularGridInterpolator:
 
 
 def _checked(method: str) -> str:
-    if method not in ("linear", "nearest"):
-        raise ArgumentError(f"RegularGridInterpolator: method must be 'linear' or 'nearest', got {method!r}")
+    check_option(method, "RegularGridInterpolator: method", ("linear", "nearest"))
     return method
 
 
@@ -191,8 +190,7 @@ def map_coordinates(input: Any, coordinates: Sequence[Any], order: int, mode: st
         raise ShapeError(f"map_coordinates: an array of shape {values.shape} needs {values.ndim} arrays of coordinates, got {len(points)}")
     if order not in _NEIGHBORS:
         raise UnsupportedError(f"map_coordinates: order must be 0 or 1, got {order!r}; splines are in scipy.ndimage")
-    if mode not in _INSIDE:
-        raise ArgumentError(f"map_coordinates: mode must be one of {', '.join(map(repr, _INSIDE))}, got {mode!r}")
+    check_option(mode, "map_coordinates: mode", _INSIDE)
     if not values.size:
         raise ShapeError(f"map_coordinates: an array of shape {values.shape} has no elements to interpolate")
     outside = converted("map_coordinates", cval, values.dtype) if mode in ("constant", "grid-constant") else None
@@ -282,8 +280,7 @@ class ResizeMethod(enum.Enum):
     @staticmethod
     def from_string(s: str) -> ResizeMethod:
         """Return the method of a name; raise `ArgumentError` for an unknown one."""
-        if s not in _NAMES:
-            raise ArgumentError(f"a resize method is one of {', '.join(map(repr, _NAMES))}, got {s!r}")
+        check_option(s, "a resize method", _NAMES)
         return _NAMES[s]
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from volta_fn import dtypes, lax, lazy_imports
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
-from volta_fn.core.aval import Shape, as_integer
+from volta_fn.core.aval import Shape, as_integer, check_option
 from volta_fn.errors import ArgumentError, MissingDependencyError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import axes_of, axis_of, converted, is_complex, no_out, promote_inexact, promote_numeric
@@ -180,8 +180,7 @@ def _reversed(x: Array) -> Array:
 
 
 def _check(function: str, first: Array, second: Array, mode: str) -> None:
-    if mode not in _MODES:
-        raise ArgumentError(f"{function}: mode must be 'full', 'same' or 'valid', got {mode!r}")
+    check_option(mode, f"{function}: mode", _MODES)
     if first.ndim != second.ndim:
         raise ShapeError(f"{function}: in1 and in2 must have as many dimensions each, got shapes {first.shape} and {second.shape}")
     if not first.size or not second.size:
@@ -203,8 +202,7 @@ def _operands(function: str, in1: Any, in2: Any) -> list[Array]:
 
 
 def _convolved(function: str, in1: Any, in2: Any, mode: str, method: str, precision: Any) -> Array:
-    if method not in ("auto", "direct", "fft"):
-        raise ArgumentError(f"{function}: method must be 'auto', 'direct' or 'fft', got {method!r}")
+    check_option(method, f"{function}: method", ("auto", "direct", "fft"))
     if method == "fft":
         return fftconvolve(in1, in2, mode)
     first, second = _operands(function, in1, in2)
@@ -235,8 +233,7 @@ def _matrices(function: str, in1: Any, in2: Any) -> list[Array]:
 
 
 def _convolved_2d(function: str, first: Array, second: Array, mode: str, boundary: str, fillvalue: Any, precision: Any) -> Array:
-    if boundary not in _CONVOLUTION_BOUNDARIES:
-        raise ArgumentError(f"{function}: boundary must be 'fill', 'wrap' or 'symm', got {boundary!r}")
+    check_option(boundary, f"{function}: boundary", _CONVOLUTION_BOUNDARIES)
     if mode == "valid" or (boundary == "fill" and isinstance(fillvalue, (int, float)) and not fillvalue):
         return _convolved(function, first, second, mode, "direct", precision)
     _check(function, first, second, mode)
@@ -457,10 +454,8 @@ def _csd(
     axis: int,
     average: str,
 ) -> tuple[Array, Array]:
-    if scaling not in ("density", "spectrum"):
-        raise ArgumentError(f"{function}: scaling must be 'density' or 'spectrum', got {scaling!r}")
-    if average not in ("mean", "median"):
-        raise ArgumentError(f"{function}: average must be 'mean' or 'median', got {average!r}")
+    check_option(scaling, f"{function}: scaling", ("density", "spectrum"))
+    check_option(average, f"{function}: average", ("mean", "median"))
     signals = promote_inexact(function, x) if y is None else promote_inexact(function, x, y)
     signals = [vnp.moveaxis(s, axis_of(function, axis, s.ndim), -1) for s in signals]
     longest = max(s.shape[-1] for s in signals)

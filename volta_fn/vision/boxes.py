@@ -15,6 +15,7 @@ import numpy as np
 from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
+from volta_fn.core.aval import check_option
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.dtypes import COMPLEX, INEXACT
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
@@ -339,8 +340,7 @@ def _stable_overlap(a: Edges, b: Edges, eps: float) -> tuple[Array, Array]:
 
 
 def _reduced(function: str, loss: Array, reduction: Reduction, like: Array) -> Array:
-    if reduction not in ("none", "mean", "sum"):
-        raise ArgumentError(f"{function}: reduction is 'none', 'mean' or 'sum', got {reduction!r}")
+    check_option(reduction, f"{function}: reduction", ("none", "mean", "sum"))
     if reduction == "none":
         return narrowed(loss, like)
     total = vnp.sum(loss)
@@ -626,8 +626,7 @@ def soft_nms(
     >>> vf.vision.ops.soft_nms(boxes, vf.numpy.array([0.5, 0.9]), max_output_size=2)[0]
     Array([1, 0], dtype=int32)
     """
-    if method not in ("gaussian", "linear"):
-        raise ArgumentError(f"soft_nms: method is 'gaussian' or 'linear', got {method!r}")
+    check_option(method, "soft_nms: method", ("gaussian", "linear"))
     if max_output_size < 0 or not sigma > 0:
         raise ArgumentError(f"soft_nms: max_output_size is not negative and sigma positive, got {max_output_size} and {sigma}")
     box, score = _arguments("soft_nms", boxes, scores)

@@ -14,6 +14,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
+from volta_fn.core.aval import check_option
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.numpy.arguments import INDEX, narrowed, operand, wide
 from volta_fn.transforms.vmap import vmap
@@ -107,8 +108,7 @@ def rgb_to_grayscale(images: Any, num_output_channels: int = 1) -> Array:
     Array([[[99]]], dtype=uint8)
     """
     value = as_images("rgb_to_grayscale", images, (1, 3))
-    if num_output_channels not in (1, 3):
-        raise ArgumentError(f"rgb_to_grayscale: num_output_channels is 1 or 3, got {num_output_channels!r}")
+    check_option(num_output_channels, "rgb_to_grayscale: num_output_channels", (1, 3))
     gray = value if value.shape[-3] == 1 else clipped(_gray(value), value)
     return vnp.broadcast_to(gray, (*gray.shape[:-3], num_output_channels, *gray.shape[-2:]))
 

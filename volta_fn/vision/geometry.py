@@ -15,6 +15,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
+from volta_fn.core.aval import check_option
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused_by_results
 from volta_fn.numpy.arguments import INDEX
@@ -68,8 +69,7 @@ def pad(images: Any, padding: int | Sequence[int], fill: float = 0, padding_mode
     if len(sides) not in (1, 2, 4) or min(sides) < 0:
         raise ArgumentError(f"pad: padding is a number that is not negative, two or four of them, got {padding!r}")
     left, top, right, bottom = sides * (4 // len(sides))
-    if padding_mode not in ("constant", "edge", "reflect", "symmetric"):
-        raise ArgumentError(f"pad: padding_mode is 'constant', 'edge', 'reflect' or 'symmetric', got {padding_mode!r}")
+    check_option(padding_mode, "pad: padding_mode", ("constant", "edge", "reflect", "symmetric"))
     widths = [(0, 0)] * (value.ndim - 2) + [(top, bottom), (left, right)]
     return vnp.pad(value, widths, mode=padding_mode, **({"constant_values": fill} if padding_mode == "constant" else {}))
 
@@ -439,8 +439,7 @@ def _adjugate(m: list[list[Any]]) -> list[list[Any]]:
 
 def _mapped(function: str, images: Array, size: Sequence[int], source: Any, interpolation: str, fill: Any) -> Array:
     """Return images of a size whose pixel at (x, y) is that at ``source(x, y)``."""
-    if interpolation not in ("nearest", "bilinear"):
-        raise ArgumentError(f"{function}: interpolation is 'nearest' or 'bilinear', got {interpolation!r}")
+    check_option(interpolation, f"{function}: interpolation", ("nearest", "bilinear"))
     if 0 in images.shape:
         return vnp.zeros((*images.shape[:-2], *size), images.dtype)
     x, y = vnp.arange(size[1], dtype=np.float32) + 0.5, vnp.arange(size[0], dtype=np.float32)[:, None] + 0.5

@@ -15,6 +15,7 @@ import numpy as np
 from volta_fn import dtypes, lax, random
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
+from volta_fn.core.aval import check_option
 from volta_fn.data.dataset import RandomTransform
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.nn.activations import one_hot
@@ -727,8 +728,7 @@ def auto_augment(
     >>> augment(0, vf.numpy.ones((2, 3, 16, 16), "uint8")).shape
     (2, 3, 16, 16)
     """
-    if policy not in _POLICIES:
-        raise ArgumentError(f"auto_augment: policy is one of {', '.join(map(repr, _POLICIES))}, got {policy!r}")
+    check_option(policy, "auto_augment: policy", _POLICIES)
     words = np.array(_POLICIES[policy].split()).reshape(-1, 2, 3)
     names = sorted(set(words[..., 0].ravel()))
     numbers = np.array([names.index(word) for word in words[..., 0].ravel()], np.int32).reshape(-1, 2)

@@ -11,7 +11,8 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
-from volta_fn.errors import ArgumentError, DTypeError, MissingDependencyError, ShapeError
+from volta_fn.core.aval import check_option
+from volta_fn.errors import DTypeError, MissingDependencyError, ShapeError
 from volta_fn.experimental.sparse.matrices import CSR
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.primitives.call import pure_callback
@@ -142,8 +143,7 @@ def spsolve(data: Any, indices: Any, indptr: Any, b: Any, tol: float = 1e-6, reo
     if n < 0 or elements.ndim != 1 or elements.shape != columns.shape or right.ndim not in (1, 2) or right.shape[0] != n:
         shapes = elements.shape, columns.shape, pointers.shape, right.shape
         raise ShapeError(f"spsolve: data, indices, indptr and b of the shapes {shapes} do not make a square system")
-    if reorder not in (0, 1, 2, 3):
-        raise ArgumentError(f"spsolve: reorder must be 0, 1, 2 or 3, got {reorder!r}")
+    check_option(reorder, "spsolve: reorder", (0, 1, 2, 3))
     if elements.dtype != right.dtype or elements.dtype.name not in ("float32", "float64", "complex64", "complex128"):
         raise DTypeError(
             f"spsolve: data and b must both be float32, float64, complex64 or complex128, got {elements.dtype.name} and {right.dtype.name}"

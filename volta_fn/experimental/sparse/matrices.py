@@ -13,6 +13,7 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
+from volta_fn.core.aval import check_option
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.experimental.sparse.bcoo import BCOO, JAXSparse, outside, over_batches
 from volta_fn.experimental.sparse.products import bcoo_dot_general, bcoo_extract, matmul
@@ -449,8 +450,7 @@ _FORMATS: dict[str, Any] = {"bcoo": BCOO, "bcsr": BCSR, "coo": COO, "csr": CSR, 
 
 
 def _convert(mat: BCOO, sparse_format: str) -> Any:
-    if sparse_format not in _FORMATS:
-        raise ArgumentError(f"sparse_format must be one of {', '.join(_FORMATS)}, got {sparse_format!r}")
+    check_option(sparse_format, "sparse_format", _FORMATS)
     return mat if sparse_format == "bcoo" else _FORMATS[sparse_format].from_bcoo(mat)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
+from volta_fn.core.aval import check_option
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.experimental.sparse.bcoo import BCOO, add_at, dtype_of_indices, outside, over_batches
 from volta_fn.primitives.data_movement.movement import canonical_axes
@@ -63,8 +64,7 @@ def bcoo_update_layout(mat: BCOO, *, n_batch: int | None = None, n_dense: int | 
            [3., 0.]], dtype=float32)
     """
     batch, dense = mat.n_batch if n_batch is None else n_batch, mat.n_dense if n_dense is None else n_dense
-    if on_inefficient not in ("error", "warn", None):
-        raise ArgumentError(f"bcoo_update_layout: on_inefficient must be 'error', 'warn' or None, got {on_inefficient!r}")
+    check_option(on_inefficient, "bcoo_update_layout: on_inefficient", ("error", "warn", None))
     if min(batch, dense) < 0 or batch + dense > mat.ndim:
         raise ArgumentError(f"bcoo_update_layout: n_batch={batch} and n_dense={dense} do not fit an array of {mat.ndim} dimensions")
     nse = _nse_of_layout(mat, batch, dense)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from volta_fn.core.aval import check_option
 from volta_fn.dtypes import FLOATS, as_dtype
 from volta_fn.errors import ArgumentError, CorruptFileError, SerializationError
 
@@ -61,8 +62,7 @@ class RopeParameters:
     long_factor: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.rope_type not in _ROPE_TYPES:
-            raise ArgumentError(f"RopeParameters: rope_type is one of {', '.join(_ROPE_TYPES)}, got {self.rope_type!r}")
+        check_option(self.rope_type, "RopeParameters: rope_type", _ROPE_TYPES)
         if not self.rope_theta > 0:
             raise ArgumentError(f"RopeParameters: rope_theta is above 0, got {self.rope_theta}")
         if not 0 < self.partial_rotary_factor <= 1:

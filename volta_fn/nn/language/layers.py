@@ -12,6 +12,7 @@ import numpy as np
 from volta_fn import lax, random, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.aval import check_option
 from volta_fn.dtypes import accumulator, as_dtype
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.activations import gelu, one_hot, relu, sigmoid, silu
@@ -388,8 +389,7 @@ ACTIVATIONS: dict[str, Callable[[Any], Array]] = {
 
 def activation(name: str) -> Callable[[Any], Array]:
     """Return an activation by Hugging Face's name, or raise `ArgumentError`."""
-    if name not in ACTIVATIONS:
-        raise ArgumentError(f"CausalLMConfig: hidden_act is one of {', '.join(ACTIVATIONS)}, got {name!r}")
+    check_option(name, "CausalLMConfig: hidden_act", ACTIVATIONS)
     return ACTIVATIONS[name]
 
 

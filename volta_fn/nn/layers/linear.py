@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 from volta_fn import lax, random
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.aval import check_option
 from volta_fn.core.trace import is_concrete
 from volta_fn.dtypes import INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
@@ -420,8 +421,7 @@ class _Conv(ConvBase):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.padding_mode not in _PADDING_MODES:
-            raise ArgumentError(f"{type(self).__name__}: padding_mode is one of {list(_PADDING_MODES)}, got {self.padding_mode!r}")
+        check_option(self.padding_mode, f"{type(self).__name__}: padding_mode", _PADDING_MODES)
 
     @classmethod
     def init(

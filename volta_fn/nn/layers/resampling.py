@@ -13,6 +13,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.aval import check_option
 from volta_fn.dtypes import FLOATS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.layers.arguments import SpatialLayer, batched_input, check_dtype, is_integer, per_axis
@@ -521,8 +522,7 @@ class Upsample(Module):
         super().__post_init__()
         if (self.size is None) == (self.scale_factor is None):
             raise ArgumentError(f"Upsample: give size or scale_factor, and not both, got {self.size!r} and {self.scale_factor!r}")
-        if self.mode not in _MODES:
-            raise ArgumentError(f"Upsample: mode is one of {list(_MODES)}, got {self.mode!r}")
+        check_option(self.mode, "Upsample: mode", _MODES)
         if self.align_corners and self.mode not in _INTERPOLATING:
             raise ArgumentError(f"Upsample: align_corners goes with the modes {_INTERPOLATING}, not with {self.mode!r}")
         sizes = self.size if isinstance(self.size, tuple) else (self.size,)

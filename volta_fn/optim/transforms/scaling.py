@@ -10,6 +10,7 @@ import numpy as np
 from volta_fn import lax, random, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.aval import check_option
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.optim.base import (
     Counter,
@@ -153,8 +154,7 @@ def scale_by_polyak(f_min: Any = 0.0, max_learning_rate: Any = 1.0, eps: Any = 0
     It is at most `max_learning_rate`, and 0 at a stationary point. `update` needs the loss as ``value=``. Variant "sps+" replaces a
     negative gap ``value - f_min`` by zero (Loizou et al., 2021).
     """
-    if variant not in ("sps", "sps+"):
-        raise ArgumentError(f"scale_by_polyak: variant must be 'sps' or 'sps+', got {variant!r}")
+    check_option(variant, "scale_by_polyak: variant", ("sps", "sps+"))
 
     def update(updates: Any, state: Any, params: Any = None, *, value: Any, **extra_args: Any) -> tuple[Any, Any]:
         norm_sq = sum_of_squares(updates) + eps

@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
-from volta_fn.core.aval import as_integer
+from volta_fn.core.aval import as_integer, check_option
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import compiled, fused
 from volta_fn.numpy import linalg
@@ -181,8 +181,7 @@ def _system(function: str, a: Any, b: Any) -> tuple[Array, Array, bool]:
 
 
 def _op(function: str, trans: int | str) -> int:
-    if trans not in _TRANS:
-        raise ArgumentError(f"{function}: trans must be 0, 1, 2, 'N', 'T' or 'C', got {trans!r}")
+    check_option(trans, f"{function}: trans", _TRANS)
     return _TRANS[trans]
 
 
@@ -237,8 +236,7 @@ def qr(
     >>> q.shape, r.shape
     ((3, 2), (2, 2))
     """
-    if mode not in ("full", "economic", "r"):
-        raise ArgumentError(f"qr: mode must be 'full', 'economic' or 'r', got {mode!r}")
+    check_option(mode, "qr: mode", ("full", "economic", "r"))
     matrix = matrices("qr", "a", a)
     order = _pivots(lax.stop_gradient(matrix)) if pivoting else None
     if order is not None:
@@ -300,8 +298,7 @@ def qr_multiply(
     >>> abs(product)
     Array([3., 4.], dtype=float32)
     """
-    if mode not in ("left", "right"):
-        raise ArgumentError(f"qr_multiply: mode must be 'left' or 'right', got {mode!r}")
+    check_option(mode, "qr_multiply: mode", ("left", "right"))
     matrix, factor = promote_inexact("qr_multiply", a, c)
     q, *rest = qr(matrix, mode="economic", pivoting=pivoting)
     q = conj(q) if conjugate and q.dtype.kind == "c" else q
@@ -357,8 +354,7 @@ def schur(a: Any, output: str = "real") -> tuple[Array, Array]:
     Array([[1., 2.],
            [0., 3.]], dtype=float32)
     """
-    if output not in ("real", "complex"):
-        raise ArgumentError(f"schur: output must be 'real' or 'complex', got {output!r}")
+    check_option(output, "schur: output", ("real", "complex"))
     matrix = matrices("schur", "a", a, square=True)
     form, vectors = primitives.schur(to_dtype(matrix, dtypes.complex_dtype(matrix.dtype)) if output == "complex" else matrix)
     return form, vectors
@@ -520,8 +516,7 @@ def eigh(
     >>> vf.scipy.linalg.eigh(vf.numpy.array([[2.0, 1.0], [1.0, 2.0]]), eigvals_only=True).round(3)
     Array([1., 3.], dtype=float32)
     """
-    if type not in (1, 2, 3):
-        raise ArgumentError(f"eigh: type must be 1, 2 or 3, got {type!r}")
+    check_option(type, "eigh: type", (1, 2, 3))
     if b is None:
         matrix = matrices("eigh", "a", a, square=True)
         vectors, values = lax.linalg.eigh(matrix, lower=lower, symmetrize_input=False)

@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, from_host
-from volta_fn.core.aval import as_integer
+from volta_fn.core.aval import as_integer, check_option
 from volta_fn.dtypes import COMPLEX, as_dtype
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.jit.fused import fused
@@ -45,8 +45,7 @@ def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Array:
     Array([[ 1.,  1.],
            [ 1., -1.]], dtype=float32)
     """
-    if scale not in (None, "sqrtn", "n"):
-        raise ArgumentError(f"dft: scale must be None, 'sqrtn' or 'n', got {scale!r}")
+    check_option(scale, "dft: scale", (None, "sqrtn", "n"))
     if dtype is not None and as_dtype(dtype) not in COMPLEX:
         raise DTypeError(f"dft: dtype must be complex, got {as_dtype(dtype).name}")
     size = _size("dft", n)

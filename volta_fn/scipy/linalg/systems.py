@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
-from volta_fn.core.aval import as_integer
+from volta_fn.core.aval import as_integer, check_option
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy import linalg
@@ -169,8 +169,7 @@ def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float
     Array([[1.4],
            [1. ]], dtype=float32)
     """
-    if method not in ("schur", "eigen"):
-        raise ArgumentError(f"solve_sylvester: method must be 'schur' or 'eigen', got {method!r}")
+    check_option(method, "solve_sylvester: method", ("schur", "eigen"))
     a, b, c = promote_inexact("solve_sylvester", A, B, C)
     a, b = matrices("solve_sylvester", "A", a, square=True), matrices("solve_sylvester", "B", b, square=True)
     c = matrices("solve_sylvester", "C", c)
@@ -269,8 +268,7 @@ def expm_frechet(A: Any, E: Any, method: str | None = None, compute_expm: bool =
     Array([[1., 0.],
            [0., 1.]], dtype=float32)
     """
-    if method not in (None, "SPS", "blockEnlarge"):
-        raise ArgumentError(f"expm_frechet: method must be 'SPS', 'blockEnlarge' or None, got {method!r}")
+    check_option(method, "expm_frechet: method", (None, "SPS", "blockEnlarge"))
     matrix, direction = promote_inexact("expm_frechet", A, E)
     if matrix.shape != direction.shape:
         raise ShapeError(f"expm_frechet: A and E must have one shape, got {matrix.shape} and {direction.shape}")

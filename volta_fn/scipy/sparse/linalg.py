@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
+from volta_fn.core.aval import check_option
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, TreeError
 from volta_fn.numpy.arguments import promote_inexact
 from volta_fn.numpy.joining import ravel_pytree
@@ -225,8 +226,7 @@ def gmres(
     >>> x.round(4)
     Array([1., 1.], dtype=float32)
     """
-    if solve_method not in _CYCLES:
-        raise ArgumentError(f"gmres: solve_method must be 'batched' or 'incremental', got {solve_method!r}")
+    check_option(solve_method, "gmres: solve_method", _CYCLES)
     if restart < 1:
         raise ArgumentError(f"gmres: restart must be at least 1, got {restart}")
     cycle = _CYCLES[solve_method]

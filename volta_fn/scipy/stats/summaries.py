@@ -12,6 +12,7 @@ import numpy as np
 from volta_fn import dtypes, lax, random, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
+from volta_fn.core.aval import check_option
 from volta_fn.errors import ArgumentError, ImmutableError, ShapeError
 from volta_fn.numpy.arguments import axis_of, is_inexact, operand
 from volta_fn.numpy.linalg import inv
@@ -80,8 +81,7 @@ def rankdata(a: Any, method: str = "average", *, axis: int | None = None, nan_po
     Array([1. , 3.5, 2. , 3.5], dtype=float32)
     """
     _check_policy("rankdata", nan_policy)
-    if method not in ("average", "min", "max", "dense", "ordinal"):
-        raise ArgumentError(f"rankdata: method must be 'average', 'min', 'max', 'dense' or 'ordinal', got {method!r}")
+    check_option(method, "rankdata: method", ("average", "min", "max", "dense", "ordinal"))
     values = operand("rankdata", "a", a)
     values = vnp.ravel(values) if axis is None else vnp.moveaxis(values, axis_of("rankdata", axis, values.ndim), -1)
     dtype = dtypes.default(dtypes.accumulator(dtypes.to_inexact(values.dtype)))
