@@ -133,18 +133,12 @@ def initialize_lock(f: Function, lock: Value, condition: Value) -> None:
 
 def lock(f: Function, lock: Value) -> None:
     """Append the wait for a lock."""
-    if host().is_windows:
-        _call(f, "void", "AcquireSRWLockExclusive", lock)
-    else:
-        _call(f, "i32", "pthread_mutex_lock", lock)
+    _call_either(f, "AcquireSRWLockExclusive", "pthread_mutex_lock", lock)
 
 
 def unlock(f: Function, lock: Value) -> None:
     """Append the release of a lock."""
-    if host().is_windows:
-        _call(f, "void", "ReleaseSRWLockExclusive", lock)
-    else:
-        _call(f, "i32", "pthread_mutex_unlock", lock)
+    _call_either(f, "ReleaseSRWLockExclusive", "pthread_mutex_unlock", lock)
 
 
 def wait(f: Function, condition: Value, lock: Value) -> None:
@@ -157,7 +151,12 @@ def wait(f: Function, condition: Value, lock: Value) -> None:
 
 def wake_all(f: Function, condition: Value) -> None:
     """Append an announcement to all threads that wait for a condition."""
+    _call_either(f, "WakeAllConditionVariable", "pthread_cond_broadcast", condition)
+
+
+def _call_either(f: Function, windows: str, posix: str, word: Value) -> None:
+    """Append a call of the system's function."""
     if host().is_windows:
-        _call(f, "void", "WakeAllConditionVariable", condition)
+        _call(f, "void", windows, word)
     else:
-        _call(f, "i32", "pthread_cond_broadcast", condition)
+        _call(f, "i32", posix, word)

@@ -561,19 +561,12 @@ class _ConvTranspose(ConvBase):
         As in PyTorch, fan is out_channels / groups times the number of elements of the kernel.
 
         Args:
-            key: a random key.
-            in_channels: size of the input's axis 1.
-            out_channels: size of the output's axis 1.
-            kernel_size: of each spatial axis, or of all.
+            key, in_channels, out_channels, kernel_size, dilation, groups, bias, dtype: as for `Conv2d`.
             stride: the distance of the input's elements in the output.
             padding: how much the output is cropped on both sides, as a number, a number per axis or a (low, high) pair per axis: the
                 padding of the convolution that this one inverts; "valid" crops nothing, "same" makes the output's sizes size * stride.
             output_padding: elements added at the high end, fewer than stride or dilation: selects one of the output sizes that the inverted
                 convolution maps to the same size.
-            dilation: from one element of the kernel to the next.
-            groups: the number of groups of channels, which are convolved separately.
-            bias: whether to add a bias.
-            dtype: of the parameters.
 
         Raises `ArgumentError` for other arguments.
         """

@@ -268,10 +268,7 @@ class Function(IndexArithmetic[Value]):
         more = self.compare("icmp slt", following, end)
         last = self._label
         self.do(f"br {more}, label %{head}, label %{done}")
-        text_lines = [f"  {index.name} = phi i64 [ {start.name}, %{before} ], [ {following.name}, %{last} ]"]
-        for phi, first, result in zip(phis, carried, results, strict=True):
-            text_lines.append(f"  {phi.name} = phi {phi.type} [ {first.name}, %{before} ], [ {result.name}, %{last} ]")
-        self._text_lines[phis_at:phis_at] = text_lines
+        self._put_phis(phis_at, [index, *phis], (before, [start, *carried]), (last, [following, *results]))
         self.label(done)
         if nonempty:
             return results
@@ -279,6 +276,11 @@ class Function(IndexArithmetic[Value]):
             self.let(first.type, f"phi {first.type} [ {first.name}, %{before} ], [ {result.name}, %{last} ]")
             for first, result in zip(carried, results, strict=True)
         ]
+
+    def _put_phis(self, at: int, phis: Sequence[Value], *edges: tuple[str, Sequence[Value]]) -> None:
+        """Insert the phis of a block at a line: what they are by the block before."""
+        sources = [[f"[ {value.name}, %{block} ]" for value in values] for block, values in edges]
+        self._text_lines[at:at] = [f"  {phi.name} = phi {phi.type} {', '.join(row)}" for phi, *row in zip(phis, *sources, strict=True)]
 
     def branch(
         self, condition: Value, yes: Callable[[], Sequence[Value] | None], no: Callable[[], Sequence[Value] | None] | None = None

@@ -187,10 +187,7 @@ class KernelFunction(Function):
         more = self.below(following, end)
         last = self._label
         self.do(f"br {more}, label %{head}, label %{done}")
-        self._text_lines[phis_at:phis_at] = [
-            f"  {phi.name} = phi {phi.type} [ {start.name}, %{before} ], [ {result.name}, %{last} ]"
-            for phi, start, result in zip([index, *phis], [first, *carried], [following, *results], strict=True)
-        ]
+        self._put_phis(phis_at, [index, *phis], (before, [first, *carried]), (last, [following, *results]))
         self.label(done)
         return results
 
