@@ -443,15 +443,18 @@ def _with_edges(weights: Array, margin: int) -> Array:
     return inside.at[0].add(weights[:margin].sum(0)).at[-1].add(weights[weights.shape[0] - margin :].sum(0))
 
 
-def _cubic(a: float) -> Callable[[Array], Array]:
-    """Return the cubic convolution kernel (Keys, 1981) whose slope at 1 is `a`."""
+def cubic_pieces(a: float) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """Return the cubic convolution kernel (Keys, 1981) whose slope at 1 is `a`.
 
-    def kernel(x: Array) -> Array:
-        near = ((a + 2) * x - (a + 3)) * x * x + 1
-        far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-        return vnp.where(x >= 2, 0, vnp.where(x >= 1, far, near))
+    These are its polynomials up to the distance 1, and from there to 2.
+    """
+    return lambda x: ((a + 2) * x - (a + 3)) * x * x + 1, lambda x: ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
-    return kernel
+
+def cubic(a: float) -> Callable[[Array], Array]:
+    """Return the kernel of `cubic_pieces` at any distance."""
+    near, far = cubic_pieces(a)
+    return lambda x: vnp.where(x >= 2, 0, vnp.where(x >= 1, far(x), near(x)))
 
 
 def _lanczos(radius: int) -> Callable[[Array], Array]:
@@ -468,6 +471,6 @@ _KERNELS = {
     ResizeMethod.LINEAR: _Kernel(1, lambda x: vnp.maximum(1 - x, 0)),
     ResizeMethod.LANCZOS3: _Kernel(3, _lanczos(3)),
     ResizeMethod.LANCZOS5: _Kernel(5, _lanczos(5)),
-    ResizeMethod.CUBIC: _Kernel(2, _cubic(-0.5)),
-    ResizeMethod.CUBIC_PYTORCH: _Kernel(2, _cubic(-0.75)),
+    ResizeMethod.CUBIC: _Kernel(2, cubic(-0.5)),
+    ResizeMethod.CUBIC_PYTORCH: _Kernel(2, cubic(-0.75)),
 }

@@ -19,6 +19,7 @@ from volta_fn.core.aval import check_option
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused_by_results
 from volta_fn.numpy.arguments import INDEX
+from volta_fn.scipy.interpolation import cubic
 from volta_fn.scipy.interpolation import resize as resampled
 from volta_fn.vision.color import as_floats, as_images, height_and_width, restored
 
@@ -249,15 +250,9 @@ def _crop_weights(numbers: Array, start: Any, extent: Any, count: int, interpola
     centres = start + (vnp.arange(count, dtype=np.float32) + 0.5) * scale
     stretch = vnp.maximum(scale, 1) if antialias else 1
     distance = vnp.abs(numbers + np.float32(0.5) - centres[:, None]) / stretch
-    weights = vnp.maximum(1 - distance, 0) if interpolation == "bilinear" else _cubic(distance)
+    weights = vnp.maximum(1 - distance, 0) if interpolation == "bilinear" else cubic(-0.5)(distance)
     weights = vnp.where((numbers >= start) & (numbers < start + extent), weights, 0)
     return weights / vnp.sum(weights, 1, keepdims=True)
-
-
-def _cubic(x: Array) -> Array:
-    """Return the cubic kernel of Keys (1981) for a = -1/2."""
-    near = (1.5 * x - 2.5) * x * x + 1
-    return vnp.where(x < 1, near, vnp.where(x < 2, ((-0.5 * x + 2.5) * x - 4) * x + 2, 0))
 
 
 # Affine maps.

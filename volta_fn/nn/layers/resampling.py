@@ -21,6 +21,7 @@ from volta_fn.nn.layers.pooling import pool_means
 from volta_fn.nn.module import Module, static
 from volta_fn.numpy.arguments import promote_inexact
 from volta_fn.primitives.convolution import Ints, Padding, dilated
+from volta_fn.scipy.interpolation import cubic_pieces
 
 __all__ = [
     "ChannelShuffle",
@@ -756,14 +757,7 @@ def cubic_weights(t: Any) -> list[Any]:
 
     They are those of cubic convolution with a = -3/4 (Keys 1981).
     """
-    a = -0.75
-
-    def far(d: Any) -> Any:
-        return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-
-    def near(d: Any) -> Any:
-        return ((a + 2) * d - (a + 3)) * d * d + 1
-
+    near, far = cubic_pieces(-0.75)
     return [far(t + 1), near(t), near(1 - t), far(2 - t)]
 
 
