@@ -15,6 +15,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import config, lax
+from volta_fn.core.aval import broadcasts_to, check_option
 from volta_fn.errors import ArgumentError, DTypeError, PromotionWarning
 
 
@@ -164,3 +165,25 @@ def test_a_training_step_is_strict() -> None:
 def test_the_package_s_own_functions_are_strict(call: Callable[[Any], Any]) -> None:
     with config.numpy_dtype_promotion("strict"), config.numpy_rank_promotion("raise"):
         assert np.isfinite(call(jnp.arange(32, dtype="float32") / 32)).all()
+
+
+SHAPES = [(), (1,), (3,), (1, 3), (2, 1), (2, 3), (0,), (2, 0), (3, 2)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("target", SHAPES)
+def test_shapes_broadcast_as_those_of_numpy(shape: tuple[int, ...], target: tuple[int, ...]) -> None:
+    try:
+        expected = np.broadcast_to(np.empty(shape), target).shape == target
+    except ValueError:
+        expected = False
+    assert broadcasts_to(shape, target) == expected
+
+
+def test_options_are_listed_where_another_value_is_given() -> None:
+    check_option("b", "f: mode", ("a", "b"))
+    check_option(None, "f: mode", (None, "b"))
+    with pytest.raises(ArgumentError, match="f: mode must be 'a', 'b' or 3, got 'c'"):
+        check_option("c", "f: mode", ("a", "b", 3))
+    with pytest.raises(ArgumentError, match="f: mode must be 'a' or 'b', got 1"):
+        check_option(1, "f: mode", {"a": 0, "b": 1})

@@ -84,7 +84,7 @@ def test_no_operations():
 
 
 def test_bad_arguments():
-    with pytest.raises(ArgumentError, match="'imagenet', 'cifar10', 'svhn'"):
+    with pytest.raises(ArgumentError, match="'imagenet', 'cifar10' or 'svhn'"):
         transforms.auto_augment("coco")
     with pytest.raises(ArgumentError, match="magnitude"):
         transforms.rand_augment(magnitude=31)

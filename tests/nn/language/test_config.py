@@ -66,7 +66,7 @@ def test_families_derive_what_files_leave_out() -> None:
     ("entries", "message"),
     [
         ({"model_type": "bert"}, "'bert' is not supported; supported are llama"),
-        ({"rope_scaling": {"type": "other"}}, "rope_type is one of"),
+        ({"rope_scaling": {"type": "other"}}, "rope_type must be 'default', 'linear'"),
         ({"rope_scaling": {"type": "linear"}}, "needs a factor"),
         ({"rope_theta": 0.0}, "above 0"),
         ({"partial_rotary_factor": 1.5}, "at most 1"),

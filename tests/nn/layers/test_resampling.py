@@ -92,7 +92,7 @@ def test_under_transforms_and_empty(options):
         ({"size": (2, 1.5)}, "size"),
         ({"scale_factor": -1.0}, "scale_factor"),
         ({"scale_factor": float("nan")}, "scale_factor"),
-        ({"scale_factor": 2, "mode": "cubic"}, "mode is one of"),
+        ({"scale_factor": 2, "mode": "cubic"}, "mode must be 'nearest', 'nearest-exact'"),
         ({"scale_factor": 2, "align_corners": True}, "align_corners"),
     ],
 )
