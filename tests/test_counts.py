@@ -9,13 +9,13 @@ from pathlib import Path
 from tools.count_lines import ROOT, count
 
 #: The most lines, and the most without docstrings, imports, comments and blank lines.
-LINES, CODE = 183_900, 102_900
+LINES, CODE = 183_700, 102_700
 #: The most modules, `__init__` included.
-MODULES = 484
+MODULES = 480
 #: The most lines of a file. A file is a subject that is read at one sitting, and the largest subjects need as many.
 LONGEST = 900
 #: The most modules, `__init__` aside, of fewer than `SHORT` lines: a subject is rarely that small.
-SHORT, SHORT_MODULES = 60, 18
+SHORT, SHORT_MODULES = 60, 9
 
 
 def test_lines_of_the_package_and_of_its_files() -> None:
