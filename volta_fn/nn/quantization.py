@@ -427,7 +427,10 @@ def gptq(
 
     sizes: dict[str, tuple[int, ...]] = {}
     replace_weights(functools.partial(_note_size, sizes, scheme), model)
-    observe = lambda model, grams: replace_weights(functools.partial(_observed, grams), model)  # noqa: E731
+
+    def observe(model: T, grams: Mapping[str, Array]) -> T:
+        return replace_weights(functools.partial(_observed, grams), model)
+
     grams = gram_matrices(observe, model, sizes, batches, _call if call is None else call)
 
     def rounded(name: str, weight: Any, chosen: Scheme, how: dict[str, Any]) -> QuantizedArray:

@@ -284,20 +284,21 @@ def _specification(grid_spec: GridSpec | None, grid: Any, in_specs: Any, out_spe
 
 def _initial_outputs(args: Any, values: Sequence[Array], out_shape: Any, aliases: Mapping[int, int]) -> list[Array]:
     """Return what outputs hold before the first step: inputs where `aliases` says so."""
-    paths, leaves = zip(*tree.leaves_with_path(out_shape), strict=True) if tree.leaves(out_shape) else ((), ())
-    outputs = [uninitialized(memory_aval(leaf)) for leaf in leaves]
+    leaves = tree.leaves_with_path(out_shape)
+    outputs = [uninitialized(memory_aval(leaf)) for _, leaf in leaves]
     for i, o in aliases.items():
         who = f"input_output_aliases contains the mapping '{i}:{o}'"
         if i not in range(len(values)):
             raise ArgumentError(f"{who} with input index {i} outside the range [0, {len(values)})")
         if o not in range(len(outputs)):
             raise ArgumentError(f"{who} with output index {o} outside the range [0, {len(outputs)})")
-        one, other = values[i].aval, memory_aval(leaves[o])
+        out_path, leaf = leaves[o]
+        one, other = values[i].aval, memory_aval(leaf)
         if (one.shape, one.dtype) != (other.shape, other.dtype):
             in_path, _ = tree.leaves_with_path(args)[i]
             raise ArgumentError(
                 f"{who} referring to input{tree.keystr(in_path)} with abstract value {described_type(one)} and to "
-                f"output{tree.keystr(paths[o])} with a different abstract value {described_type(other)}."
+                f"output{tree.keystr(out_path)} with a different abstract value {described_type(other)}."
             )
         outputs[o] = values[i]
     return outputs

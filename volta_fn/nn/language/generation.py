@@ -608,7 +608,7 @@ class _PromptSearch:
         return parents, tokens
 
     def finish(self) -> _Hypotheses:
-        """Return the finished continuations, with running ones if they may win."""
+        """Return the finished continuations; unless done, running ones are finished."""
         if not self.done:
             for total, text in zip(self.scores.tolist(), self.texts, strict=True):
                 if total > -np.inf:

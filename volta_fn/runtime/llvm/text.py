@@ -278,7 +278,7 @@ class Function(IndexArithmetic[Value]):
         ]
 
     def _put_phis(self, at: int, phis: Sequence[Value], *edges: tuple[str, Sequence[Value]]) -> None:
-        """Insert the phis of a block at a line: what they are by the block before."""
+        """Insert the phis of a block at a line: their values by the block before."""
         sources = [[f"[ {value.name}, %{block} ]" for value in values] for block, values in edges]
         self._text_lines[at:at] = [f"  {phi.name} = phi {phi.type} {', '.join(row)}" for phi, *row in zip(phis, *sources, strict=True)]
 
