@@ -113,7 +113,7 @@ def power(x: Any, y: Any, /) -> Array:
     if type(y) is int:
         (base,) = promote_numeric("power", x)
         return operators.power(base, y)
-    return operators.power(*promote_numeric("power", x, y))
+    return operators.power(*[promote_numeric("power", v)[0] for v in (x, y)])
 
 
 @fused
@@ -191,7 +191,12 @@ def hypot(x: Any, y: Any, /) -> Array:
     zero = large == 0.0
     ratio = small / lax.select(zero, large + 1.0, large)
     length = lax.select(zero, large, large * lax.sqrt(1.0 + ratio * ratio))
-    return lax.select(is_infinite(a) | is_infinite(b), full_like_scalar(a, math.inf), length)
+    return _strong_array(lax.select(is_infinite(a) | is_infinite(b), full_like_scalar(a, math.inf), length))
+
+
+def _strong_array(x: Array) -> Array:
+    """Return `x`, strongly typed unless it is a scalar: of integers and a number, too, as in JAX."""
+    return lax.convert_element_type(x, x.dtype) if x.ndim else x
 
 
 def is_infinite(x: Array) -> Array:
@@ -270,7 +275,7 @@ def heaviside(x1: Any, x2: Any, /) -> Array:
     a, b = promote_inexact("heaviside", x1, x2)
     zero, one = full_like_scalar(a, 0), full_like_scalar(a, 1)
     step = lax.select(lax.lt(a, zero), zero, lax.select(lax.gt(a, zero), one, b))
-    return lax.select(lax.ne(a, a), a, step)
+    return _strong_array(lax.select(lax.ne(a, a), a, step))
 
 
 @fused
@@ -330,7 +335,7 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Array:
     if digits == 0:
         return _round_half_even(value)
     work = to_dtype(value, dtypes.accumulator(value.dtype))
-    return lax.convert_element_type(_rounded_to(work, digits), value.dtype)
+    return lax.convert_element_type(_rounded_to(work, digits), value.dtype, value.weak_type)
 
 
 def _rounded_to(x: Array, digits: int) -> Array:
