@@ -26,6 +26,7 @@ from volta_fn.numpy.arguments import (
     promote_default,
     promote_inexact,
     promote_numeric,
+    strong_array,
     wide,
 )
 from volta_fn.primitives.array_operations import operators
@@ -113,7 +114,7 @@ def power(x: Any, y: Any, /) -> Array:
     if type(y) is int:
         (base,) = promote_numeric("power", x)
         return operators.power(base, y)
-    return operators.power(*[promote_numeric("power", v)[0] for v in (x, y)])
+    return operators.power_of_promoted(*promote_numeric("power", x, y), y)
 
 
 @fused
@@ -191,12 +192,7 @@ def hypot(x: Any, y: Any, /) -> Array:
     zero = large == 0.0
     ratio = small / lax.select(zero, large + 1.0, large)
     length = lax.select(zero, large, large * lax.sqrt(1.0 + ratio * ratio))
-    return _strong_array(lax.select(is_infinite(a) | is_infinite(b), full_like_scalar(a, math.inf), length))
-
-
-def _strong_array(x: Array) -> Array:
-    """Return `x`, strongly typed unless it is a scalar: of integers and a number, too, as in JAX."""
-    return lax.convert_element_type(x, x.dtype) if x.ndim else x
+    return strong_array(lax.select(is_infinite(a) | is_infinite(b), full_like_scalar(a, math.inf), length))
 
 
 def is_infinite(x: Array) -> Array:
@@ -275,7 +271,7 @@ def heaviside(x1: Any, x2: Any, /) -> Array:
     a, b = promote_inexact("heaviside", x1, x2)
     zero, one = full_like_scalar(a, 0), full_like_scalar(a, 1)
     step = lax.select(lax.lt(a, zero), zero, lax.select(lax.gt(a, zero), one, b))
-    return _strong_array(lax.select(lax.ne(a, a), a, step))
+    return lax.select(lax.ne(a, a), a, step)
 
 
 @fused

@@ -32,6 +32,7 @@ from volta_fn.numpy.arguments import (
     operand,
     promote,
     promote_inexact,
+    strong_array,
 )
 from volta_fn.numpy.arithmetic import floor_divide
 from volta_fn.numpy.logic import isnan, truth
@@ -705,4 +706,4 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
     least = half if discont is None else _least_of_dtype(discont, value.dtype)
     correction = lax.select(lax.lt(lax.abs(steps), least), full_like_scalar(steps, 0), lax.sub(wrapped, steps))
     corrected = lax.add(lax.slice_in_dim(value, 1, None, axis=dim), lax.cumsum(correction, dim))
-    return lax.concatenate([lax.slice_in_dim(value, 0, 1, axis=dim), corrected], dim)
+    return strong_array(lax.concatenate([lax.slice_in_dim(value, 0, 1, axis=dim), corrected], dim))

@@ -113,14 +113,19 @@ def power(x: Any, y: Any) -> Array:
         base = as_value(x)
         if base.dtype not in dtypes.BOOL:  # of integers, negative powers raise
             return arithmetic.integer_pow(base, y)
-    base, exponent = promote_args("power", (x, y), dtypes.NUMBERS)
+    return power_of_promoted(*promote_args("power", (x, y), dtypes.NUMBERS), y)
+
+
+def power_of_promoted(base: Array, exponent: Array, y: Any) -> Array:
+    """Return base to the power exponent, to whose dtype `y` was converted.
+
+    The result is strongly typed for integers, and where `y` is an array of integers: 2.0 ** x, too, as in JAX.
+    """
     result = arithmetic.pow(base, exponent)
-    if result.weak_type and (base.dtype in dtypes.INTEGERS or dtypes.dtype_and_weak_type(y) in _STRONG_INTEGERS):
-        return convert_element_type(result, result.dtype)  # an array of integers as exponent keeps 2.0 ** x strong, as in JAX
+    dtype, weak = dtypes.dtype_and_weak_type(y)
+    if base.dtype in dtypes.INTEGERS or (dtype in dtypes.INTEGERS and not weak):
+        return convert_element_type(result, result.dtype)
     return result
-
-
-_STRONG_INTEGERS = frozenset({(dtype, False) for dtype in dtypes.INTEGERS})
 
 
 def _of_object(apply: Callable[[Any], Any], other: Any, raising: bool) -> Any:
