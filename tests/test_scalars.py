@@ -133,4 +133,5 @@ def test_results_of_strong_arrays_are_strong(array, space):
         calls = [(name, f, accepted(f, array, {})) for name, f in functions(space).items()]
         of_arrays = [(n, f, c) for n, f, c in calls if c is not None and all(isinstance(v, np.ndarray) for v in c.values())]
         results = [(name, ScalarArgument(f, "", arguments, None).result(None)) for name, f, arguments in of_arrays]
-    assert not [name for name, result in results if any(getattr(x, "weak_type", False) for x in vf.tree.leaves(result))]
+    weak = {name for name, result in results if any(getattr(x, "weak_type", False) for x in vf.tree.leaves(result))}
+    assert weak <= {"zeta"}  # whose default is a Python float, with which integers are a weak float, as in JAX

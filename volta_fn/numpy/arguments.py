@@ -95,6 +95,14 @@ def converted(function: str, value: Any, dtype: np.dtype, weak: bool = False) ->
         raise ArgumentError(f"{function}: the integer {value} does not fit {dtype.name}, the dtype of the other arguments") from None
 
 
+def strong_array(x: Array) -> Array:
+    """Return the result of a composition, strongly typed unless it is a scalar.
+
+    JAX's compositions do so by their constants: `hypot` of an array of integers and 0.5 is strong, where `arctan2` is weak.
+    """
+    return lax.convert_element_type(x, x.dtype) if x.ndim else x
+
+
 def wide(x: Array) -> Array:
     """Return float16 and bfloat16 as float32, for values that may exceed their range.
 

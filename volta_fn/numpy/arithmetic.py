@@ -26,6 +26,7 @@ from volta_fn.numpy.arguments import (
     promote_default,
     promote_inexact,
     promote_numeric,
+    strong_array,
     wide,
 )
 from volta_fn.primitives.array_operations import operators
@@ -113,7 +114,7 @@ def power(x: Any, y: Any, /) -> Array:
     if type(y) is int:
         (base,) = promote_numeric("power", x)
         return operators.power(base, y)
-    return operators.power(*promote_numeric("power", x, y))
+    return operators.power_of_promoted(*promote_numeric("power", x, y), y)
 
 
 @fused
@@ -191,7 +192,7 @@ def hypot(x: Any, y: Any, /) -> Array:
     zero = large == 0.0
     ratio = small / lax.select(zero, large + 1.0, large)
     length = lax.select(zero, large, large * lax.sqrt(1.0 + ratio * ratio))
-    return lax.select(is_infinite(a) | is_infinite(b), full_like_scalar(a, math.inf), length)
+    return strong_array(lax.select(is_infinite(a) | is_infinite(b), full_like_scalar(a, math.inf), length))
 
 
 def is_infinite(x: Array) -> Array:
@@ -330,7 +331,7 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Array:
     if digits == 0:
         return _round_half_even(value)
     work = to_dtype(value, dtypes.accumulator(value.dtype))
-    return lax.convert_element_type(_rounded_to(work, digits), value.dtype)
+    return lax.convert_element_type(_rounded_to(work, digits), value.dtype, value.weak_type)
 
 
 def _rounded_to(x: Array, digits: int) -> Array:

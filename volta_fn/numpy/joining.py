@@ -457,7 +457,7 @@ def _pairs(name: str, value: Any, ndim: int) -> list[tuple[Any, Any]]:
 
 def _constant(value: Array, widths: Widths, constant_values: Any = 0) -> Array:
     if not np.ndim(constant_values):
-        fill = lax.convert_element_type(operand("pad", "constant_values", constant_values), value.dtype)
+        fill = lax.convert_element_type(operand("pad", "constant_values", constant_values), value.dtype, value.weak_type)
         return lax.pad(value, fill, [(lo, hi, 0) for lo, hi in widths])
     for axis, ((lo, hi), (before, after)) in enumerate(zip(widths, _pairs("constant_values", constant_values, value.ndim), strict=True)):
         for amount, fill in (((lo, 0, 0), before), ((0, hi, 0), after)):

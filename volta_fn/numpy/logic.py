@@ -178,7 +178,7 @@ greater_equal = promoted(lax.ge, "greater_equal", "Return True where x >= y, lik
 def truth(function: str, x: Any) -> Array:
     """Return True where elements are nonzero."""
     value = operand(function, "x", x)
-    return value if value.dtype == BOOL else lax.ne(value, full_like_scalar(value, 0))
+    return lax.convert_element_type(value if value.dtype == BOOL else lax.ne(value, full_like_scalar(value, 0)), BOOL)
 
 
 @fused

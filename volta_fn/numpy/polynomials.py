@@ -46,7 +46,7 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Array:
     if not coefficients.ndim:
         raise ShapeError("polyval: p must have at least one dimension")
     shape = lax.broadcast_shapes(coefficients.shape[1:], at.shape)
-    total = broadcast_to(full_like_scalar(at, 0), shape)
+    total = broadcast_to(lax.convert_element_type(0, at.dtype), shape)
     for i in range(coefficients.shape[0]):
         total = lax.add(lax.mul(total, at), lax.index_in_dim(coefficients, i, keepdims=False))
     return total

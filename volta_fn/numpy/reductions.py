@@ -1,7 +1,7 @@
 """Reductions along axes, also cumulative ones, and those that ignore NaN.
 
 `axis` is an integer, several, or None for all dimensions; `keepdims` leaves reduced dimensions with size 1; `where` masks elements out;
-`initial` joins the result. Integers narrower than the default dtype are summed in it (int8 in int32, uint8 in uint32, booleans in
+`initial` joins the result. Results are strongly typed, also those of weak arrays. Integers narrower than the default dtype are summed in it (int8 in int32, uint8 in uint32, booleans in
 int32), float16 and bfloat16 in float32.
 """
 
@@ -32,6 +32,7 @@ from volta_fn.numpy.arguments import (
     operand,
     promote,
     promote_inexact,
+    strong_array,
 )
 from volta_fn.numpy.arithmetic import floor_divide
 from volta_fn.numpy.logic import isnan, truth
@@ -109,7 +110,7 @@ def _accumulated(
     axes = axes_of(name, axis, value.ndim)
     identity, *numeric, reduce_bool, combine_bool = rules
     reduce, combine = (reduce_bool, combine_bool) if result_dtype == BOOL else numeric
-    value = masked(lax.convert_element_type(value, result_dtype, value.weak_type and dtype is None), where, identity)
+    value = masked(lax.convert_element_type(value, result_dtype), where, identity)
     return restore(_with_initial(reduce(value, axes), initial, combine), axes, keepdims)
 
 
@@ -152,7 +153,7 @@ def _extremum(name: str, a: Any, axis: Axis, out: None, keepdims: bool, initial:
         _check_not_empty(name, value, axes)
         if where is not None:
             raise ArgumentError(f"{name}: where= needs initial=, the result where no element is left")
-    reduced = reduce(masked(value, where, identity(value.dtype)), axes)
+    reduced = reduce(masked(lax.convert_element_type(value, value.dtype), where, identity(value.dtype)), axes)
     return restore(_with_initial(reduced, initial, combine), axes, keepdims)
 
 
@@ -251,7 +252,7 @@ def _accumulation_operand(value: Array, dtype: Any, where: Any) -> tuple[Array, 
     """Return the elements in the accumulation dtype, and the result dtype."""
     result = dtype_or(dtype, dtypes.to_inexact(value.dtype))
     value = value if where is None else broadcast_to(value, lax.broadcast_shapes(value.shape, np.shape(where)))
-    return lax.convert_element_type(value, dtypes.accumulator(result), value.weak_type and dtype is None), result
+    return lax.convert_element_type(value, dtypes.accumulator(result)), result
 
 
 @fused
@@ -265,7 +266,7 @@ def mean(a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdim
     value, result_dtype = _accumulation_operand(operand("mean", "a", a), dtype, where)
     axes = axes_of("mean", axis, value.ndim)
     result = _mean(value, axes, where)
-    return restore(lax.convert_element_type(result, result_dtype, result.weak_type), axes, keepdims)
+    return restore(lax.convert_element_type(result, result_dtype), axes, keepdims)
 
 
 def _mean(value: Array, axes: tuple[int, ...], where: Any) -> Array:
@@ -286,7 +287,7 @@ def var(
     Array(1.25, dtype=float32)
     """
     result, result_dtype = variance("var", a, axis, dtype, out, ddof, keepdims, where, mean, correction)
-    return lax.convert_element_type(result, result_dtype, result.weak_type)
+    return lax.convert_element_type(result, result_dtype)
 
 
 def variance(
@@ -322,7 +323,7 @@ def std(
     Array(1., dtype=float32)
     """
     result, result_dtype = variance("std", a, axis, dtype, out, ddof, keepdims, where, mean, correction)
-    return lax.convert_element_type(lax.sqrt(result), result_dtype, result.weak_type)
+    return lax.convert_element_type(lax.sqrt(result), result_dtype)
 
 
 # Reductions that ignore NaN.
@@ -465,7 +466,7 @@ def nanvar(
     Array(1., dtype=float32)
     """
     result, result_dtype = _variance("nanvar", a, axis, dtype, out, ddof, keepdims, where, mean)
-    return lax.convert_element_type(result, result_dtype, result.weak_type)
+    return lax.convert_element_type(result, result_dtype)
 
 
 def _variance(
@@ -645,22 +646,21 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = N
     """
     if edge_order not in (None, 1):
         raise ArgumentError(f"gradient: edge_order must be 1, got {edge_order}")
-    (value,) = promote_inexact("gradient", f)
+    value, *distances = promote_inexact("gradient", f, *varargs)
     axes = axes_of("gradient", axis, value.ndim)
-    spacings = list(varargs) * len(axes) if len(varargs) == 1 else list(varargs) or [1.0] * len(axes)
+    spacings = distances * len(axes) if len(distances) == 1 else distances or [full_like_scalar(value, 1)] * len(axes)
     if len(spacings) != len(axes):
         raise ArgumentError(f"gradient: give no, one or {len(axes)} spacings for {len(axes)} axes, got {len(varargs)}")
-    slopes = [_gradient_along(value, operand("gradient", "a spacing", h), i) for h, i in zip(spacings, axes, strict=True)]
+    slopes = [_gradient_along(value, h, i) for h, i in zip(spacings, axes, strict=True)]
     return slopes[0] if len(slopes) == 1 else slopes
 
 
-def _gradient_along(value: Array, spacing: Array, dim: int) -> Array:
+def _gradient_along(value: Array, points: Array, dim: int) -> Array:
     size = value.shape[dim]
     if size < 2:
         raise ShapeError(f"gradient: axis {dim} of shape {value.shape} needs at least two points")
-    if spacing.ndim and spacing.shape != (size,):
-        raise ShapeError(f"gradient: the coordinates along axis {dim} must have shape ({size},), got {spacing.shape}")
-    points = lax.convert_element_type(spacing, value.dtype)
+    if points.ndim and points.shape != (size,):
+        raise ShapeError(f"gradient: the coordinates along axis {dim} must have shape ({size},), got {points.shape}")
 
     def section(x: Array, start: int | None, stop: int | None) -> Array:
         return lax.slice_in_dim(x, start, stop, axis=dim)
@@ -706,4 +706,4 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
     least = half if discont is None else _least_of_dtype(discont, value.dtype)
     correction = lax.select(lax.lt(lax.abs(steps), least), full_like_scalar(steps, 0), lax.sub(wrapped, steps))
     corrected = lax.add(lax.slice_in_dim(value, 1, None, axis=dim), lax.cumsum(correction, dim))
-    return lax.concatenate([lax.slice_in_dim(value, 0, 1, axis=dim), corrected], dim)
+    return strong_array(lax.concatenate([lax.slice_in_dim(value, 0, 1, axis=dim), corrected], dim))

@@ -416,7 +416,8 @@ def median(a: Any, axis: Axis = None, out: None = None, overwrite_input: bool = 
     >>> jnp.median(jnp.array([3, 1, 10, 2]))
     Array(2.5, dtype=float32)
     """
-    return _quantile("median", a, 0.5, axis, out, "midpoint", keepdims, None, skip_nan=False)
+    middle = _quantile("median", a, 0.5, axis, out, "midpoint", keepdims, None, skip_nan=False)
+    return lax.convert_element_type(middle, middle.dtype)
 
 
 @fused
@@ -426,7 +427,8 @@ def nanmedian(a: Any, axis: Axis = None, out: None = None, overwrite_input: bool
     >>> jnp.nanmedian(jnp.array([3.0, jnp.nan, 10.0, 2.0]))
     Array(3., dtype=float32)
     """
-    return _quantile("nanmedian", a, 0.5, axis, out, "midpoint", keepdims, None, skip_nan=True)
+    middle = _quantile("nanmedian", a, 0.5, axis, out, "midpoint", keepdims, None, skip_nan=True)
+    return lax.convert_element_type(middle, middle.dtype)
 
 
 def _per_cent(function: str, q: Any) -> Array:

@@ -439,10 +439,10 @@ def _typed_argument(function: str, position: int, value: Any) -> tuple[np.dtype,
         raise ArgumentTypeError(f"{function}: argument {position}: {error.message}") from None
 
 
-def to_dtype(value: Any, dtype: np.dtype) -> Array:
-    """Convert `value` to an array of `dtype`; scalars and weak arrays stay weak."""
+def to_dtype(value: Any, dtype: np.dtype, weak: bool = False) -> Array:
+    """Convert `value` to an array of `dtype`; scalars and weak arrays stay weak, others that are converted are weak if `weak`."""
     if isinstance(value, Array):
-        return value if value.dtype == dtype else convert_element_type(value, dtype, weak_type=value.weak_type)
+        return value if value.dtype == dtype else convert_element_type(value, dtype, weak_type=weak or value.weak_type)
     if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
         sign = math.copysign(1.0, value) if type(value) is float else 0.0  # equality does not tell 0.0 from -0.0
         buffer, spec, exact = _scalar(value, sign, dtype, current_default_device())
@@ -452,7 +452,7 @@ def to_dtype(value: Any, dtype: np.dtype) -> Array:
         return array
     if type(value) is complex:
         return convert_element_type(value, dtype, weak_type=True)
-    return convert_element_type(as_value(value), dtype)
+    return convert_element_type(as_value(value), dtype, weak_type=weak)
 
 
 @lru_cache(maxsize=1024, typed=True)
@@ -481,11 +481,11 @@ def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -
         pairs = [_typed(a) for a in args]
     except ArgumentTypeError:  # to say which argument it is
         pairs = [_typed_argument(name, i, a) for i, a in enumerate(args, 1)]
-    dtype, _ = dtypes.promote(*pairs)
+    dtype, weak = dtypes.promote(*pairs)
     check_promotion(name, args, dtype)
     if dtype not in allowed and allowed <= dtypes.INEXACT:
         dtype = dtypes.to_inexact(dtype)
-    return [to_dtype(a, dtype) for a in args]
+    return [to_dtype(a, dtype, weak) for a in args]
 
 
 def _remember(x: Any, y: Any, operands: Sequence[Any]) -> None:
@@ -504,7 +504,7 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Cal
 
     >>> import volta_fn as vf
     >>> promoted(vf.lax.add)(vf.numpy.arange(2), 0.5)
-    Array([0.5, 1.5], dtype=float32)
+    Array([0.5, 1.5], dtype=float32, weak_type=True)
     """
     primitive: Primitive = function.primitive
     allowed = primitive.dtypes or dtypes.ALL

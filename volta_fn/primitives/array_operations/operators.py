@@ -18,7 +18,7 @@ from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast, broadcast_in_dim, broadcast_to, canonical_axis, expand_dims, reshape
 from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim, slice_in_dim
-from volta_fn.primitives.declare import Elementwise, array_of_number, promote_args, promoted, weakly_promoted
+from volta_fn.primitives.declare import Elementwise, array_of_number, promote_args, promoted, to_dtype, weakly_promoted
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.cast import convert_element_type, in_wider_dtype
 from volta_fn.primitives.elementwise.selection import select
@@ -59,7 +59,7 @@ def _floor_quotient(a: Array, b: Array) -> Array:
     floor(x / y), with the signs of zero and infinity.
     """
     rest = arithmetic.rem(a, b)
-    zero, infinity = (as_value(np.asarray(v, a.dtype)) for v in (0.0, np.inf))
+    zero, infinity = (to_dtype(v, a.dtype) for v in (0.0, np.inf))
     quotient = arithmetic.round(arithmetic.div(arithmetic.sub(a, rest), b), arithmetic.RoundingMethod.TO_NEAREST_EVEN)
     below = selection.bitwise_and(selection.ne(rest, zero), selection.ne(selection.lt(rest, zero), selection.lt(b, zero)))
     quotient = select(below, arithmetic.sub(quotient, 1), select(selection.eq(quotient, zero), zero, quotient))
@@ -78,7 +78,7 @@ def fmod(x: Any, y: Any) -> Array:
     rest = arithmetic.rem(a, b)
     if a.dtype in dtypes.FLOATS or (type(y) is int and y):
         return rest
-    zero = as_value(np.zeros((), a.dtype))
+    zero = to_dtype(0, a.dtype)
     return select(selection.eq(b, zero), zero, rest)
 
 
@@ -91,7 +91,7 @@ def remainder(x: Any, y: Any) -> Array:
     rest = fmod(a, y if type(y) is int else b)
     if a.dtype in dtypes.UNSIGNED:
         return rest
-    zero = as_value(np.zeros((), a.dtype))
+    zero = to_dtype(0, a.dtype)
     wrong_side = selection.ne(selection.lt(rest, zero), selection.lt(b, zero))
     result = select(selection.bitwise_and(wrong_side, selection.ne(rest, zero)), arithmetic.add(rest, b), rest)
     if a.dtype not in dtypes.FLOATS:
@@ -113,7 +113,19 @@ def power(x: Any, y: Any) -> Array:
         base = as_value(x)
         if base.dtype not in dtypes.BOOL:  # of integers, negative powers raise
             return arithmetic.integer_pow(base, y)
-    return arithmetic.pow(*promote_args("power", (x, y), dtypes.NUMBERS))
+    return power_of_promoted(*promote_args("power", (x, y), dtypes.NUMBERS), y)
+
+
+def power_of_promoted(base: Array, exponent: Array, y: Any) -> Array:
+    """Return base to the power exponent, to whose dtype `y` was converted.
+
+    The result is strongly typed for integers, and where `y` is an array of integers: 2.0 ** x, too, as in JAX.
+    """
+    result = arithmetic.pow(base, exponent)
+    dtype, weak = dtypes.dtype_and_weak_type(y)
+    if base.dtype in dtypes.INTEGERS or (dtype in dtypes.INTEGERS and not weak):
+        return convert_element_type(result, result.dtype)
+    return result
 
 
 def _of_object(apply: Callable[[Any], Any], other: Any, raising: bool) -> Any:

@@ -18,6 +18,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array
+from volta_fn.numpy.arguments import strong_array
 from volta_fn.scipy.special.gamma_family import composite, log_beta_weight, log_gamma_weight
 from volta_fn.source import parameter_names
 from volta_fn.source import signature as function_signature
@@ -105,7 +106,7 @@ def public_function(
     def function(*args: P.args, **kwargs: P.kwargs) -> Array:
         bound = declared.bind(*args, **kwargs)
         bound.apply_defaults()
-        return compute(*bound.args)
+        return strong_array(compute(*bound.args))
 
     function.__name__ = function.__qualname__ = name
     function.__signature__ = declared.replace(return_annotation="Array")  # type: ignore[attr-defined]
