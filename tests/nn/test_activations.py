@@ -77,6 +77,19 @@ def test_second_derivatives_match_differences(name):
     np.testing.assert_allclose(curvature, (slope(x + step) - slope(x - step)) / (2 * step), rtol=1e-7, atol=1e-8)
 
 
+@pytest.mark.wide
+@pytest.mark.parametrize("name", sorted({*NAMES, "log1mexp", "softmin", "tanhshrink"} - {*"gelu sparse_plus sparse_sigmoid squareplus".split()}))
+def test_derivatives_of_complex_numbers_match_differences(name: str) -> None:
+    """Along the axes and between, as many of these functions are not holomorphic."""
+    z, h = np.array([-4.8 - 7.5j, 0.3 + 0.2j, 2.0 - 1.0j, -0.1 + 3.0j]), 1e-6
+    function = getattr(nn, name)
+    for direction in (1.0, 1j, 0.6 - 0.8j):
+        step = np.full(z.shape, direction, np.complex128)
+        tangent = vf.jvp(function, (z,), (step,))[1]
+        difference = (np.asarray(function(z + h * step)) - np.asarray(function(z - h * step))) / (2 * h)
+        np.testing.assert_allclose(np.asarray(tangent), difference, rtol=1e-6, atol=1e-7)
+
+
 def test_the_slope_of_relu_at_zero_is_zero():
     assert float(vf.grad(nn.relu)(0.0)) == float(vf.grad(nn.relu6)(0.0)) == float(vf.grad(nn.relu6)(6.0)) == 0.0
 
