@@ -34,7 +34,7 @@ def environment() -> dict[str, str]:
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(paths),
-        "ARRAY_API_TESTS_MODULE": "volta_fn.numpy",
+        "ARRAY_API_TESTS_MODULE": os.environ.get("ARRAY_API_TESTS_MODULE", "volta_fn.numpy"),
         "ARRAY_API_TESTS_VERSION": VERSION,
     }
 
