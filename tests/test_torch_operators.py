@@ -1,4 +1,4 @@
-"""A few of PyTorch's operators on its own samples, and that the comparison finds mistakes."""
+"""Some of PyTorch's operators on its samples, and mistakes that are to be seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""volta_fn.numpy with every function run as a compiled program, for array-api-tests.
+"""The namespace volta_fn.numpy with every function compiled.
 
     ARRAY_API_TESTS_MODULE=tools.array_api_jitted python tools/array_api_tests.py CHECKOUT
 

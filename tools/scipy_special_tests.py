@@ -1,4 +1,4 @@
-"""A plugin of pytest that runs SciPy's own tests of scipy.special on volta_fn.scipy.special.
+"""A plugin of pytest that runs SciPy's tests of special functions on volta_fn.
 
     python -m pytest -p tools.scipy_special_tests --pyargs scipy.special.tests.test_data ...
 

@@ -1,4 +1,7 @@
-"""PyTorch's operators of neural networks as calls of volta_fn.nn: the arguments are PyTorch's (see torch_operator_calls.py)."""
+"""PyTorch's operators of neural networks as calls of volta_fn.nn.
+
+The arguments are PyTorch's, as in torch_operator_calls.py, whose `CALLS` this module adds to.
+"""
 
 from __future__ import annotations
 

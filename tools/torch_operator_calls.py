@@ -1,7 +1,7 @@
-"""PyTorch's operators of arrays as calls of volta_fn's functions of the same meaning: the arguments are PyTorch's.
+"""PyTorch's operators of arrays as calls of volta_fn.
 
-`CALLS` has them by the names of PyTorch's database of operators (torch_operators.py); a name with a variant is `name@variant`. dtypes are
-names. torch_network_calls.py adds those of neural networks.
+The arguments are PyTorch's, the functions those of the same meaning. `CALLS` has them by the names of PyTorch's database of operators
+(torch_operators.py); a name with a variant is `name@variant`. dtypes are names. torch_network_calls.py adds those of neural networks.
 """
 
 from __future__ import annotations
@@ -561,7 +561,7 @@ for _name, _dtype in {
 
 
 def _times(factor: Any, x: Any) -> Any:
-    """Return a multiple of what is added to a product; of 0 nothing is left, NaN neither."""
+    """Return a multiple of what is added to a product: 0 times NaN is 0."""
     return factor * x if factor else jnp.zeros_like(x)
 
 

@@ -213,7 +213,7 @@ class Operator:
         return self._comparable(flatten(self.info.op(*arguments, **keywords)))
 
     def of_numpy(self, sample: Sample, tensors: Sequence[Any]) -> np.ndarray | None:
-        """Return the results of the function of NumPy or SciPy that PyTorch tests a special function by."""
+        """Return the results of the function that PyTorch tests by, NumPy's or SciPy's."""
         if not self.name.startswith("special.") or self.info.ref is None or sample.keywords or len(sample.arguments) != 1:
             return None
         return np.asarray(self.info.ref(exact(tensors[0]).astype(np.float64)))
@@ -232,7 +232,7 @@ class Operator:
         return self._comparable(flatten(self.call(*arguments, **keywords)))
 
     def _comparable(self, results: list[Any]) -> list[Any]:
-        """Return what is unique of results: no eigenvectors' phases, no order of equal numbers."""
+        """Return results without eigenvectors and the order of equal numbers."""
         if self.name in ("linalg.eigh", "linalg.svd"):
             return [r for r in results if r.ndim == min(q.ndim for q in results)]
         if self.name in ("sort", "topk", "max@reduction_with_dim", "min@reduction_with_dim", "cummax", "cummin", "aminmax"):
@@ -292,7 +292,7 @@ def _first(result: np.ndarray, truth: np.ndarray, torchs: np.ndarray | None, wro
 
 
 def compare(operator: Operator, sample: Sample, dtype: str, mode: str) -> str:
-    """Return how volta_fn's results of a sample differ in a mode; nothing if they do not."""
+    """Return how results of a sample differ in a mode, or nothing."""
     if mode in DERIVATIVES:
         return compare_derivatives(operator, sample, dtype, mode)
     import volta_fn as vf  # noqa: PLC0415

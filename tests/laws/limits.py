@@ -22,8 +22,8 @@ COMPLEX: dict[str, list[tuple[float, float, float, float]]] = {
         (NAN, 1.0, NAN, NAN), (300.0, INF, NAN, NAN), (-300.0, NAN, NAN, NAN),
     ],
     "atanh": [
-        (0.0, 0.0, 0.0, 0.0), (NAN, 1.0, NAN, NAN), (NAN, -1e30, NAN, NAN), (1.0, NAN, NAN, NAN), (1e30, NAN, NAN, NAN), (0.0, NAN, 0.0, NAN),
-        (INF, NAN, 0.0, NAN), (1.0, 0.0, INF, 0.0),
+        (0.0, 0.0, 0.0, 0.0), (NAN, 1.0, NAN, NAN), (NAN, -1e30, NAN, NAN), (1.0, NAN, NAN, NAN), (1e30, NAN, NAN, NAN),
+        (0.0, NAN, 0.0, NAN), (INF, NAN, 0.0, NAN), (1.0, 0.0, INF, 0.0),
     ],
     "tan": [(2.0, INF, 0.0, 1.0), (-2.0, INF, -0.0, 1.0), (2.0, -INF, 0.0, -1.0), (0.0, 0.0, 0.0, 0.0)],
 }  # fmt: skip
