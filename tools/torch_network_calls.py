@@ -351,7 +351,7 @@ for _name in """
 def linear_cross_entropy(x: Any, matrix: Any, labels: Any, *, linear_bias: Any = None, weight: Any = None, **options: Any) -> Any:
     if weight is not None or matrix.ndim != 2:
         raise Unsupported("weights of classes")
-    return nn.linear_cross_entropy(x, matrix.T, labels, linear_bias, axis=-1 if x.ndim == 1 else 1, **options)
+    return nn.linear_cross_entropy(x, matrix.T, labels, linear_bias, axis=1, **options)
 
 
 @operator(_PREFIX + "mse_loss")
