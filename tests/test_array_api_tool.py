@@ -17,6 +17,11 @@ def test_options_and_tests_replace_the_defaults() -> None:
     assert chosen[-2:] == ["--max-examples=5", "array_api_tests/test_fft.py"]
 
 
+def test_a_seed_replaces_the_same_examples_in_every_run() -> None:
+    assert "--derandomize" in array_api_tests.command([])
+    assert "--derandomize" not in array_api_tests.command(["--hypothesis-seed=3"])
+
+
 def test_what_is_not_a_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         array_api_tests.main([str(tmp_path)])

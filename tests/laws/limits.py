@@ -19,7 +19,11 @@ COMPLEX: dict[str, list[tuple[float, float, float, float]]] = {
     "tanh": [
         (0.0, 0.0, 0.0, 0.0), (1.0, INF, NAN, NAN), (0.0, INF, 0.0, NAN), (0.0, NAN, 0.0, NAN), (INF, 2.0, 1.0, 0.0),
         (INF, -2.0, 1.0, -0.0), (-INF, 2.0, -1.0, 0.0), (INF, INF, 1.0, 0.0), (INF, NAN, 1.0, 0.0), (NAN, 0.0, NAN, 0.0),
-        (NAN, 1.0, NAN, NAN),
+        (NAN, 1.0, NAN, NAN), (300.0, INF, NAN, NAN), (-300.0, NAN, NAN, NAN),
+    ],
+    "atanh": [
+        (0.0, 0.0, 0.0, 0.0), (NAN, 1.0, NAN, NAN), (NAN, -1e30, NAN, NAN), (1.0, NAN, NAN, NAN), (1e30, NAN, NAN, NAN),
+        (0.0, NAN, 0.0, NAN), (INF, NAN, 0.0, NAN), (1.0, 0.0, INF, 0.0),
     ],
     "tan": [(2.0, INF, 0.0, 1.0), (-2.0, INF, -0.0, 1.0), (2.0, -INF, 0.0, -1.0), (0.0, 0.0, 0.0, 0.0)],
 }  # fmt: skip

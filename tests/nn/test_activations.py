@@ -19,6 +19,7 @@ CALLS = [(name, {}) for name in NAMES]
 CALLS += [("gelu", {"approximate": False}), ("leaky_relu", {"negative_slope": 0.3}), ("elu", {"alpha": 2.0}), ("celu", {"alpha": 2.0})]
 #: With the kinks of piecewise functions; but not ±1 of hard_tanh, sparse_plus and the like, where conventions are many.
 X = np.array([-30.0, -5.0, -3.5, -1.25, -0.5, -1e-3, 0.0, 1e-3, 0.5, 1.25, 2.5, 3.5, 6.5, 30.0])
+OF_REAL_NUMBERS = {"gelu", "sparse_plus", "sparse_sigmoid", "squareplus"}
 LARGE = [-1e4, -100.0, 100.0, 1e4]
 
 
@@ -75,6 +76,19 @@ def test_second_derivatives_match_differences(name):
     slope = vf.vmap(vf.grad(getattr(nn, name)))
     curvature = vf.vmap(vf.grad(vf.grad(getattr(nn, name))))(x)
     np.testing.assert_allclose(curvature, (slope(x + step) - slope(x - step)) / (2 * step), rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("name", sorted({*NAMES, "log1mexp", "softmin", "tanhshrink"} - OF_REAL_NUMBERS))
+def test_derivatives_of_complex_numbers_match_differences(name: str) -> None:
+    """Along the axes and between, as many of these functions are not holomorphic."""
+    z, h = np.array([-4.8 - 7.5j, 0.3 + 0.2j, 2.0 - 1.0j, -0.1 + 3.0j]), 1e-6
+    function = getattr(nn, name)
+    for direction in (1.0, 1j, 0.6 - 0.8j):
+        step = np.full(z.shape, direction, np.complex128)
+        tangent = vf.jvp(function, (z,), (step,))[1]
+        difference = (np.asarray(function(z + h * step)) - np.asarray(function(z - h * step))) / (2 * h)
+        np.testing.assert_allclose(np.asarray(tangent), difference, rtol=1e-6, atol=1e-7)
 
 
 def test_the_slope_of_relu_at_zero_is_zero():

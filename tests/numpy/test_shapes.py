@@ -8,7 +8,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from tests.numpy.oracle import KINDS, check, sample
-from volta_fn.errors import ArgumentError, BroadcastError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, ShapeError
 
 CALLS = {
     "reshape": lambda xp, x: xp.reshape(x, (4, -1)),
@@ -126,6 +126,8 @@ def test_repeat_with_a_known_total():
         (lambda x: vnp.moveaxis(x, (0, 1), 0), ArgumentError, "moveaxis"),
         (lambda x: vnp.repeat(x, -1), ArgumentError, "repeat: .*negative"),
         (lambda x: vnp.roll(x, (1, 2, 3), axis=(0, 1)), ArgumentError, "roll"),
+        (lambda x: vnp.rot90(x, axes=(0,)), ArgumentError, r"rot90: axes must be two, got \(0,\)"),
+        (lambda x: vnp.rot90(x, 1.5), ArgumentTypeError, "rot90: k must be an integer"),
         (lambda x: vnp.expand_dims(x, (0, 0)), ShapeError, "expand_dims: .*twice"),
         (lambda x: vnp.swapaxes(x, 0, 5), ShapeError, "swapaxes: axis=5"),
         (lambda x: vnp.matrix_transpose(x[0, 0]), ShapeError, "matrix_transpose"),

@@ -19,7 +19,7 @@ from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.nn.layers.arguments import check_dtype, is_integer
 from volta_fn.nn.module import Module
-from volta_fn.numpy.arguments import narrowed, promote_inexact, wide, wide_index
+from volta_fn.numpy.arguments import is_complex, narrowed, promote_inexact, wide, wide_index
 from volta_fn.primitives.call import stop_gradient
 from volta_fn.primitives.collectives import axis_index
 from volta_fn.primitives.data_movement.movement import canonical_axis
@@ -357,7 +357,6 @@ def glu(x: Any, axis: int = -1) -> Array:
 # Algebraic.
 
 
-@custom_jvp
 def soft_sign(x: Any) -> Array:
     """Return x / (1 + |x|).
 
@@ -365,10 +364,16 @@ def soft_sign(x: Any) -> Array:
     Array([-0.6667, -0.3333,  0.    ,  0.5   ], dtype=float32)
     """
     value = _array(x)
-    return value / (vnp.abs(value) + 1)
+    return value / (vnp.abs(value) + 1) if is_complex(value) else _soft_sign(value)
 
 
-soft_sign.defjvps(lambda g, out, x: g * lax.square(1 / (vnp.abs(x) + 1)))  # that of the quotient is a difference of almost equal numbers
+@custom_jvp
+def _soft_sign(x: Array) -> Array:
+    return x / (vnp.abs(x) + 1)
+
+
+# Of real numbers: the derivative of the quotient is a difference of almost equal numbers.
+_soft_sign.defjvps(lambda g, out, x: g * lax.square(1 / (vnp.abs(x) + 1)))
 
 
 @fused

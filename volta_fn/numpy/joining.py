@@ -205,7 +205,7 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
     """
     value = operand("split", "ary", ary)
     dim = axis_of("split", axis, value.ndim)
-    cuts = concrete("split", "indices_or_sections", indices_or_sections, _STATIC_ADVICE)
+    cuts = _cuts("split", indices_or_sections)
     if cuts.ndim == 0 and (cuts < 1 or value.shape[dim] % int(cuts)):
         raise ShapeError(f"split: axis {dim} of shape {value.shape} does not divide into {cuts} equal sections; use array_split")
     return _sections(value, cuts, dim)
@@ -219,10 +219,18 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array
     """
     value = operand("array_split", "ary", ary)
     dim = axis_of("array_split", axis, value.ndim)
-    cuts = concrete("array_split", "indices_or_sections", indices_or_sections, _STATIC_ADVICE)
+    cuts = _cuts("array_split", indices_or_sections)
     if cuts.ndim == 0 and cuts < 1:
         raise ArgumentError(f"array_split: the number of sections must be positive, got {cuts}")
     return _sections(value, cuts, dim)
+
+
+def _cuts(function: str, indices_or_sections: Any) -> np.ndarray:
+    """Return the number of sections, or the indices before which they begin."""
+    cuts = concrete(function, "indices_or_sections", indices_or_sections, _STATIC_ADVICE)
+    if cuts.size and (cuts.dtype.kind not in "iu" or cuts.ndim > 1):
+        raise ArgumentTypeError(f"{function}: indices_or_sections is an integer or a sequence of integers, got {indices_or_sections!r}")
+    return cuts
 
 
 def _sections(value: Array, cuts: np.ndarray, dim: int) -> list[Array]:

@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.arrays.memory import constrained
-from volta_fn.core.aval import broadcasts_to, canonical_shape, sizes_of
+from volta_fn.core.aval import as_integer, broadcasts_to, canonical_shape, sizes_of
 from volta_fn.core.dimension import is_symbolic_dim
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, BroadcastError, ShapeError
@@ -269,8 +269,11 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
            [1, 3]], dtype=int32)
     """
     value = operand("rot90", "m", m)
-    i, j = axes_of("rot90", axes, value.ndim)
-    quarters = k % 4
+    plane = axes_of("rot90", axes, value.ndim)
+    if len(plane) != 2:
+        raise ArgumentError(f"rot90: axes must be two, got {axes!r}")
+    i, j = plane
+    quarters = as_integer(k, "rot90: k") % 4
     if quarters == 2:
         return lax.rev(value, (i, j))
     if quarters == 1:

@@ -126,6 +126,7 @@ def test_tridiagonal_systems_are_differentiable():
         (lambda: linalg.cholesky_update(np.eye(2, dtype="f"), np.ones(3, "f")), errors.ShapeError, "w_vector"),
         (lambda: linalg.symmetric_product(np.ones((2, 3), "f"), np.ones((3, 3), "f")), errors.ShapeError, "C"),
         (lambda: linalg.householder_product(np.ones((2, 3), "f"), np.ones(2, "f")), errors.ShapeError, "m >= n"),
+        (lambda: linalg.ormqr(np.float32(1), np.ones(1, "f"), np.eye(2, dtype="f")), errors.ShapeError, "ormqr"),
         (lambda: linalg.tridiagonal_solve(*[np.ones(3, "f")] * 3, np.ones((2, 1), "f")), errors.ShapeError, "diagonals"),
         (lambda: vf.grad(lambda x: linalg.hessenberg(x)[0].sum())(np.eye(3, dtype="f")), errors.GradientError, "no derivative"),
     ],

@@ -301,6 +301,10 @@ def test_hypergeometric_functions_of_special_arguments() -> None:
     args = np.array(rows, float).T
     np.testing.assert_allclose(special.hyp1f1(*args), scipy.special.hyp1f1(*args), rtol=4e-12)
     assert np.isnan(special.hyp1f1(np.nan, 1.0, 1.0))
+    x = np.array([1.0, -3.0, 60.0, -200.0])  # for equal parameters e^x, as in JAX, below 0 too
+    for a in (-2.0, -7.0, 2.5):
+        np.testing.assert_allclose(special.hyp1f1(np.full(4, a), a, x), np.exp(x), rtol=1e-14)
+    assert special.hyp1f1(np.float32(0), 0.0, 2.0) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,40 @@ def test_values(low: float, high: float, rtol: float) -> None:
     np.testing.assert_allclose(vf.jit(vf.lax.betainc)(b, a, 1 - x), scipy_special.betainc(b, a, 1 - x), rtol=rtol)
 
 
+@pytest.mark.wide
+def test_tails_of_large_parameters() -> None:
+    """From 36 standard deviations below the mean to 8 above, on both sides of where an expansion begins."""
+    rng = np.random.default_rng(2)
+    a, b = 10 ** rng.uniform(3.5, 6.5, (2, 400))
+    deviation = np.sqrt(a * b / (a + b + 1)) / (a + b)
+    x = (a / (a + b) + rng.uniform(-36, 8, 400) * deviation).clip(1e-12, 1 - 1e-12)
+    wanted = scipy_special.betainc(a, b, x)
+    normal = wanted > 1e-290
+    for function in (special.betainc, vf.jit(special.betainc)):
+        np.testing.assert_allclose(np.asarray(function(a, b, x))[normal], wanted[normal], rtol=2e-11)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize(("a", "b"), [(9e3, 9e3), (1.2e4, 1.2e4), (1.1e4, 1e5), (2e5, 1.1e4), (9e5, 2e6)])
+def test_slopes_by_large_parameters(a: float, b: float) -> None:
+    """The integrals of the density times the logarithms, by quadrature in 40 digits."""
+    mpmath = pytest.importorskip("mpmath")
+    mean, deviation = a / (a + b), np.sqrt(a * b / (a + b + 1)) / (a + b)
+    for position in (-8.0, -2.0, 1.0):
+        x = mean + position * deviation
+        with mpmath.workdps(40):
+            p, q, end = map(mpmath.mpf, (a, b, x))
+            log_beta = mpmath.loggamma(p) + mpmath.loggamma(q) - mpmath.loggamma(p + q)
+            density = lambda t, p=p, q=q, c=log_beta: mpmath.exp((p - 1) * mpmath.log(t) + (q - 1) * mpmath.log(1 - t) - c)
+            nodes = [*(min(x, mean) - k * deviation for k in (20, 12, 8, 5, 3, 2, 1)), *([mean] if x > mean else []), x]
+            nodes = [max(mpmath.mpf(node), mpmath.mpf(10) ** -40) for node in nodes[:-1]] + [end]
+            value = mpmath.quad(density, nodes)
+            by_a = mpmath.quad(lambda t: density(t) * mpmath.log(t), nodes) - value * (mpmath.psi(0, p) - mpmath.psi(0, p + q))
+            by_b = mpmath.quad(lambda t: density(t) * mpmath.log(1 - t), nodes) - value * (mpmath.psi(0, q) - mpmath.psi(0, p + q))
+        slopes = vf.grad(special.betainc, (0, 1))(*np.array([a, b, x]))
+        np.testing.assert_allclose(np.array(slopes, float), [float(by_a), float(by_b)], rtol=1e-11)
+
+
 def test_single_precision() -> None:
     a, b, x = (v.astype(np.float32) for v in points(-1, 1.5))
     wanted = scipy_special.betainc(*(v.astype(float) for v in (a, b, x)))

@@ -304,7 +304,8 @@ def tanh(z: Complex) -> Complex:
     beta = t.mad(t, 1.0)
     below = beta.mad(s * s, 1.0)
     near = Complex(beta * s.mad(s, 1.0).sqrt() * s / below, t / below)
-    far = Complex(s.like(1.0), _of(trigonometric.sin, z.im) * _of(trigonometric.cos, z.im) * _of(exponential.exp, z.re.abs() * -2.0) * 4.0)
+    one = (_undirected(z.im) & ~_infinite(z.re)).select(math.nan, s.like(1.0))
+    far = Complex(one, _of(trigonometric.sin, z.im) * _of(trigonometric.cos, z.im) * _of(exponential.exp, z.re.abs() * -2.0) * 4.0)
     result = _select(z.re.abs().above(10.0 * z.re.bits / 32), far, near)
     im = z.re.abs().equals(math.inf).select(s.like(0.0).copysign(z.im), result.im)
     return Complex(z.re.equals(0.0).select(z.re, result.re.copysign(z.re)), z.im.equals(0.0).select(z.im, im))
@@ -379,7 +380,7 @@ def atanh(z: Complex) -> Complex:
     re = square.below(1e-30).select(pole, re)
     im = _of(trigonometric.atan2, y + y, rest.mad(x + 1.0, -(y * y))) * 0.5
     quarter, size = x * 0.25, _of(distance, x * 0.25, y * 0.25)
-    right_angle = y.is_nan().select(math.nan, x.like(math.pi / 2).copysign(y))
+    right_angle = (y.is_nan() | (x.is_nan() & ~_infinite(y))).select(math.nan, x.like(math.pi / 2).copysign(y))
     vanishes = _infinite(x) | _infinite(y) | (x.equals(0.0) & y.is_nan())
     re = vanishes.select(0.0, far.select(quarter / size / size * 0.25, re))
     return Complex(re.copysign(z.re), far.select(right_angle, im))

@@ -58,7 +58,7 @@ def hyp1f1(a: Values, b: Values, x: Values) -> Values:
     count = 50.0 + 1.5 * extent + 2.0 * (extent * top.abs()).sqrt() + b.abs()
     near = half * _series(count, lambda k: (top + k) / (b + k) * (bounded / (k + 1.0)), half)
     distant = _far_kummer(far.select(top, 1.0), far.select(b, 2.0), far.select(size, _FAR), mirrored)
-    out = far.select(distant, near)
+    out = a.equals(b).select(a.equals(0.0).select(1.0, exp(x)), far.select(distant, near))  # also where the quotients are 0 / 0
     return (a.is_nan() | b.is_nan() | x.is_nan()).select(math.nan, out)
 
 

@@ -273,8 +273,8 @@ def _slope_by_expansion(q: _Quadrant) -> Values:
 # (Temme, "Incomplete Laplace integrals: uniform asymptotic expansion with application to the incomplete beta function", 1987). How many
 # terms series and fractions need is known beforehand.
 
-#: From here on both parameters are large.
-_BETA_LARGE = 1e4
+#: From here on both parameters are large, by width: the expansion's relative error is 1e-12 at 1e6, its slopes' 1e-9.
+_BETA_LARGE = {32: 1e4, 64: 1e6}
 #: With so large an a and moderate b the distribution is at 1; with moderate a, and b x so large, it is before x.
 _ENOUGH = 1e18
 #: Below, powers and gamma functions of parameters do not overflow.
@@ -301,7 +301,8 @@ class _Unit:
         self.inside = a.above(0.0) & a.below(math.inf) & b.above(0.0) & b.below(math.inf) & x.above(0.0) & x.below(1.0)
         a, b, x = (self.inside.select(v, default) for v, default in ((a, 1.0), (b, 1.0), (x, 0.5)))
         if a.range == 32:  # squares of parameters would overflow; the tail is 0 long before
-            a, b = b.below(_BETA_LARGE).select(a.min_keep_nan(_ENOUGH), a), a.below(_BETA_LARGE).select(b.at_most(_ENOUGH / x), b)
+            large = _BETA_LARGE[32]
+            a, b = b.below(large).select(a.min_keep_nan(_ENOUGH), a), a.below(large).select(b.at_most(_ENOUGH / x), b)
         quarter = a * 0.25 + 0.25
         self.beyond = x.above(quarter / (quarter + b * 0.25 + 0.25))
         less, rest = exact_sum(x.like(1.0), -x)
@@ -317,10 +318,16 @@ class _Unit:
         distance = (total - a) + (error + first_error + second_error)
         self.distance = self.beyond.select(-distance, distance)
         self.least, self.most = a.at_most(b), a.at_least(b)
-        self.large = self.least.compare("oge", _BETA_LARGE)
+        self.large = self.least.compare("oge", _BETA_LARGE[a.range])
         self.opposite = ~self.beyond if upper else self.beyond  # 1 less the tail that is computed
         self.single = self.opposite & ~self.large & self.p.below(1.0)
         self.both = self.least.compare("oge", LEAST)
+
+    @property
+    def large_parameters(self) -> tuple[Values, Values]:
+        """The parameters p and q where both are large, elsewhere the least that are."""
+        least = _BETA_LARGE[self.p.range]
+        return self.large.select(self.p, least), self.large.select(self.q, least)
 
     @cached_property
     def deviance(self) -> Values:
@@ -495,7 +502,7 @@ class _Deviation:
     """
 
     def __init__(self, u: _Unit) -> None:
-        p, q = u.large.select(u.p, _BETA_LARGE), u.large.select(u.q, _BETA_LARGE)
+        p, q = u.large_parameters
         distance = u.large.select(u.distance, 0.0)
         self.half = u.large.select(u.deviance, 0.0)
         self.h = (2.0 * self.half).sqrt().copysign(distance)
@@ -611,7 +618,7 @@ def _expansion_slopes(u: _Unit) -> tuple[Values, Values]:
     """Return the derivatives of the expansion by p and q."""
     # Terms of relative size 1 / p and 1 / q are left out. That of the deviance by p is -log(1 + distance / p).
     d = _Deviation(u)
-    p, q = u.large.select(u.p, _BETA_LARGE), u.large.select(u.q, _BETA_LARGE)
+    p, q = u.large_parameters
     distance = u.large.select(u.distance, 0.0)
     density = exp(-d.half) * (1.0 / math.sqrt(2.0 * math.pi))
     deviation = d.variance.sqrt()

@@ -396,6 +396,7 @@ def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = Fal
            [-1.,  0.]], dtype=float32)
     """
     reflectors, factors, other = weakly_promoted("ormqr", (a, taus, c))
+    check_matrix("ormqr", reflectors.aval)
     *stack, m, n = reflectors.shape
     columns = full((*stack, m, max(0, m - n)), 0, reflectors.dtype)
     square = concatenate([reflectors, columns], reflectors.ndim - 1) if m > n else reflectors[..., :m]
