@@ -120,7 +120,10 @@ def _first(
 def _fullest(
     schedules: Sequence[AttentionSchedule | GroupSchedule], heads: int, rows: int, device: TargetCapabilities, has_maps: bool
 ) -> AttentionSchedule | GroupSchedule:
-    """Return the first schedule that has as many blocks as another, or one for each multiprocessor."""
+    """Return the first schedule with the most blocks.
+
+    More than one for each multiprocessor do not count.
+    """
     return max(_usable(schedules, device, has_maps), key=lambda s: min(heads * -(-rows // s.rows), device.processors))
 
 
