@@ -105,6 +105,7 @@ TIMED = [
     Problem(4, 1024, 1024, 12, 64),
     Problem(8, 128, 128, 4, 64, causal=True),
     Problem(8, 512, 512, 12, 64, causal=True),
+    Problem(1, 512, 512, 14, 64, causal=True, groups=2),
     Problem(4, 4096, 4096, 16, 64, causal=True),
     Problem(1, 16384, 16384, 8, 64),
     Problem(4, 2048, 2048, 16, 128, causal=True),

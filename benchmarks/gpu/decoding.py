@@ -4,7 +4,8 @@ Run `python -m benchmarks.gpu.decoding`. Models have random weights and the size
 quantised. A token is decoded by a cache of 1,024 slots. First logits are compared with PyTorch's, which runs the same decoder in
 bfloat16. Times are medians of several samples, by turns: on the device, by chains of the dispatches of a token, and as a program sees
 them, by a loop whose tokens stay on the device. PyTorch's decoder is a CUDA graph, with `--compile` of compiled layers. The bandwidth is
-that of the weights, which a token reads once, beside that of a copy. With `--profile` the dispatches of a token are timed one by one.
+that of the weights, which a token reads once, beside that of a copy. With `--profile` the dispatches of a token and of the prompt are timed
+one by one.
 """
 
 from __future__ import annotations
@@ -183,12 +184,12 @@ def difference(ours: Any, theirs: Any) -> float:
     return float(np.abs(x - y).max() / np.abs(y).max())
 
 
-def profile(run: Ours) -> None:
-    """Print the dispatches of a token by their times.
+def profile(program: Callable[[], Any]) -> None:
+    """Print the dispatches of a program by their times.
 
     Each is timed in a chain of itself.
     """
-    steps, held = steps_of(run.decode)
+    steps, held = steps_of(program)
     alike: dict[Any, list[Step]] = {}
     for step in steps:
         alike.setdefault((step.pipeline, step.workgroups), []).append(step)
@@ -241,9 +242,10 @@ def run_model(name: str, schemes: Sequence[str], options: argparse.Namespace, ba
         ratio = f"{seconds / times[peer]:5.2f} of PyTorch's time" if peer in times else ""
         print(f"{name:14s} {key:18s} {seconds * 1e6:9.1f} us  {ratio}  {rate}", flush=True)
     for scheme in schemes if options.profile else ():
-        runs[scheme].prefill()
-        print(f"{name}, {scheme}: the dispatches of a token")
-        profile(runs[scheme])
+        for task, program in (("the prompt", runs[scheme].prefill), ("a token", runs[scheme].decode)):
+            runs[scheme].prefill()
+            print(f"{name}, {scheme}: the dispatches of {task}")
+            profile(program)
     return failures
 
 
@@ -254,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scheme", nargs="*", choices=["bfloat16", *SCHEMES], default=["bfloat16", "int8", "int4"])
     parser.add_argument("--compile", action="store_true", help="compile PyTorch's layers")
     parser.add_argument("--alone", action="store_true", help="without PyTorch")
-    parser.add_argument("--profile", action="store_true", help="time the dispatches of a token one by one")
+    parser.add_argument("--profile", action="store_true", help="time dispatches one by one")
     options = parser.parse_args(arguments)
     bandwidth = copy_bandwidth()
     print(f"a copy moves {bandwidth / 1e9:.0f} GB/s")

@@ -108,6 +108,11 @@ def heads(x: Any, y: Any) -> Any:
     return vnp.einsum("bthd,bshd->bhts", x, y)
 
 
+def gated(x: Any, gate: Any, up: Any) -> Any:
+    """Return a gated activation of two products."""
+    return vf.nn.silu(x @ gate.T) * (x @ up.T)
+
+
 def to_heads(x: Any, w: Any) -> Any:
     """Return a projection by heads."""
     return (x @ w).reshape(4, 256, 8, 64).transpose(0, 2, 1, 3)
@@ -159,6 +164,7 @@ def checks() -> list[Check]:
         result.append(Check("split sums, layer", layer, ((128, 1 << 15), (1 << 15, 128), (128,), (128, 128)), dtype))
     result += [
         Check("heads", heads, ((4, 256, 8, 64), (4, 264, 8, 64))),
+        *[Check(f"gated {n}", gated, ((1000, 520), (n, 520), (n, 520))) for n in (1031, 1208)],
         Check("to heads", to_heads, ((4, 256, 512), (512, 512))),
         Check("two results", two_results, ((1024, 512), (512, 520), (520,))),
         Check("a mask", masked, ((1024, 512), (512, 520))),
@@ -289,9 +295,14 @@ TIMED = [
     *[Timed(layout, 4096, 768, 3072) for layout in ("NN", "NT")],
     Timed("TN", 768, 3072, 4096),
     Timed("NT", 4096, 50257, 768),
+    Timed("NT", 512, 4864, 896),
+    Timed("NT", 512, 896, 4864),
+    Timed("NT", 512, 896, 896),
+    Timed("NT", 512, 128, 896),
+    Timed("NT", 512, 1536, 576),
+    Timed("NT", 512, 576, 1536),
     Timed("TN", 50257, 768, 4096),
-    *[Timed(layout, 4096, 4096, 4096, dtype=FLOAT32) for layout in ("NT", "NN")],
-    Timed("NT", 1024, 1024, 1024, dtype=FLOAT32),
+    *[Timed(layout, n, n, n, dtype=FLOAT32) for n in (4096, 2048, 1024) for layout in ("NT", "NN", "TN", "TT")],
     *[Timed("NT", n, n, n, dtype=INT8) for n in (1024, 4096)],
 ]
 
@@ -350,6 +361,11 @@ def alternate(samplers: dict[str, Callable[[], float]]) -> dict[str, float]:
 #: Schedules to try besides those that are chosen from.
 FURTHER: tuple[AnySchedule, ...] = (
     Schedule(256, 2, stages=5, turns=True),
+    *[Schedule(columns, 2, stages=stages) for columns, stages in ((224, 4), (160, 5), (96, 6))],
+    Schedule(160, 2, blocks=2, stages=4),
+    Schedule(128, 2, blocks=2, stages=4),
+    Schedule(96, 2, blocks=2, stages=4),
+    Schedule(96, 1, stages=4),
     Schedule(128, 2, stages=6),
     Schedule(128, 2, stages=6, turns=True),
     Schedule(64, 2, blocks=2, stages=6, turns=True),

@@ -196,6 +196,13 @@ class Contraction(NamedTuple):
     batch: Axes
     rows: Axes
     columns: Axes
+    #: The right operand and the sum of a second product, which has the same left operand (`paired_contraction`).
+    second: tuple[Load, int] | None = None
+
+    @property
+    def totals(self) -> tuple[int, ...]:
+        """The nodes that are sums."""
+        return (self.total,) if self.second is None else (self.total, self.second[1])
 
     @property
     def summed(self) -> Axes:
@@ -243,8 +250,8 @@ class Contraction(NamedTuple):
     def epilogue(self, width: int | None = None) -> tuple[Kernel, Axes]:
         """Return the epilogue, the elementwise kernel over the sums.
 
-        Also return which inputs of the kernel are its inputs from the second on. The first is a matrix of sums, whose rows are numbered by
-        batch and rows, and which has room for `width` columns (by default for all): it may hold some of them.
+        Also return which inputs of the kernel are its inputs after the first, or the first two of a pair. These are matrices of sums, whose
+        rows are numbered by batch and rows, and which have room for `width` columns (by default for all): they may hold some of them.
         """
         epilogue = self._remainder(width)
         assert epilogue is not None, "contraction_of refuses such kernels"
@@ -258,8 +265,9 @@ class Contraction(NamedTuple):
     def _remainder(self, width: int | None) -> tuple[Kernel, Axes] | None:
         row, dtype = (*self.batch, *self.rows), self.kernel.nodes[self.total].dtype
         shape = self.size(row), width or self.size(self.columns)
-        sums = Load(dtype, 0, shape, (self._number(row), self._number(self.columns)), (), Constant.of(0, dtype))
-        return remainder(self.kernel, {self.total: sums})
+        index = self._number(row), self._number(self.columns)
+        sums = {total: Load(dtype, n, shape, index, (), Constant.of(0, dtype)) for n, total in enumerate(self.totals)}
+        return remainder(self.kernel, sums)
 
     def _number(self, axes: Axes) -> Affine:
         """Return the row-major number of an iteration along some axes."""
@@ -283,22 +291,47 @@ def vector_product_of(kernel: Kernel) -> Contraction | None:
     return None if contraction is None or (contraction.rows and contraction.columns) else contraction
 
 
+@lru_cache(maxsize=1024)
+def paired_contraction(kernel: Kernel) -> Contraction | None:
+    """Return a kernel as two contractions with the same left operand and axes.
+
+    None for other kernels.
+    """
+    contractions = _contractions(kernel, 2)
+    if contractions is None:
+        return None
+    for first, second in (contractions, [c.swapped() for c in contractions]):
+        if first.lhs == second.lhs and first[4:] == second[4:] and first.rows and first.columns:
+            pair = first._replace(second=(second.rhs, second.total))
+            return pair if pair.is_complete else None
+    return None
+
+
 def _contraction_of(kernel: Kernel) -> Contraction | None:
-    sums = [n for n, node in enumerate(kernel.nodes) if isinstance(node, Reduce)]
-    if len(sums) != 1 or 0 in kernel.sizes:
+    contractions = _contractions(kernel, 1)
+    return contractions[0] if contractions is not None and contractions[0].is_complete else None
+
+
+def _contractions(kernel: Kernel, count: int) -> list[Contraction] | None:
+    """Return the sums of a kernel as contractions; None unless there are so many.
+
+    The epilogue of each has the others.
+    """
+    if sum(isinstance(node, Reduce) for node in kernel.nodes) != count or 0 in kernel.sizes:
         return None
     kernel = simplified(kernel)
-    sums = [n for n, node in enumerate(kernel.nodes) if isinstance(node, Reduce)]
-    product = _product(kernel, sums[0]) if sums else None
-    if product is None:
-        return None
-    lhs, rhs = product
-    left, right = _axes(lhs), _axes(rhs)
-    outer = range(kernel.parallel)
-    rows, columns = tuple([a for a in outer if a in left - right]), tuple([a for a in outer if a in right - left])
-    batch = tuple([a for a in outer if a not in (*rows, *columns)])
-    contraction = Contraction(kernel, lhs, rhs, sums[0], batch, rows, columns)
-    return contraction if contraction.is_complete else None
+    contractions = []
+    for total in [n for n, node in enumerate(kernel.nodes) if isinstance(node, Reduce)]:
+        product = _product(kernel, total)
+        if product is None:
+            return None
+        lhs, rhs = product
+        left, right = _axes(lhs), _axes(rhs)
+        outer = range(kernel.parallel)
+        rows, columns = tuple([a for a in outer if a in left - right]), tuple([a for a in outer if a in right - left])
+        batch = tuple([a for a in outer if a not in (*rows, *columns)])
+        contractions.append(Contraction(kernel, lhs, rhs, total, batch, rows, columns))
+    return contractions if len(contractions) == count else None
 
 
 @lru_cache(maxsize=1024)

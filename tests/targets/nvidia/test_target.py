@@ -63,7 +63,8 @@ def test_float32_is_rounded_if_the_program_allows_it() -> None:
         return vnp.matmul(x, w, precision="tensorfloat32")
 
     types = shaped(1024, 768, dtype="float32"), shaped(768, 2048, dtype="float32")
-    assert on_matrix_units(planned(product, *types)) == [False, True]
+    assert on_matrix_units(planned(product, *types)) == [True]
+    assert on_matrix_units(planned(lambda x, w: product(x.T, w), types[0], shaped(1024, 2048, dtype="float32"))) == [False, True]
     assert not any(on_matrix_units(planned(product, *types, device=AMPERE)))
     with default_matmul_precision("high"):
         assert on_matrix_units(planned(lambda x, w: x @ w.T, types[0], shaped(2048, 768, dtype="float32"))) == [True]

@@ -14,6 +14,7 @@ from volta_fn.compiler.target import LoweredProgram, NodePass, Pass, ProgramPass
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
 from volta_fn.targets.nvidia import attention, collectives, convolution, float8, matmul, recurrence, rows
+from volta_fn.targets.nvidia.matmul.pairs import join_products
 from volta_fn.targets.nvidia.peers import Peers
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
@@ -97,6 +98,9 @@ class NvidiaTarget(WgslTarget):
         passes = [ProgramPass("channels last", description, run, simplify_after=True), *super().passes()]
         if self.capabilities.matrix_units:
             passes.insert(0, ProgramPass("constants of scans", "Make constants of scans' bodies operands.", pass_constants))
+        if self.capabilities.matrix_units == "wgmma":
+            join = partial(join_products, device=self.capabilities)
+            passes.append(NodePass("pairs of products", "Join gates' products with those that they multiply.", join))
         fuse = partial(rows.fuse_products_of_rows, device=self.capabilities)
         passes.append(NodePass("products of a row", "Fuse products of the same row, and the kernel that computes it.", fuse))
         if self._shared is None:

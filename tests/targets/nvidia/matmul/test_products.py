@@ -80,6 +80,12 @@ def test_tiles_that_fit(device: TargetCapabilities, schedule: AnySchedule) -> No
     check(computed(product, *arrays, device=device, schedule=schedule), product, *arrays)
 
 
+@pytest.mark.parametrize("function", [lambda x, y: x @ y.T, lambda x, y: vnp.tanh(x @ y.T) + 1], ids=["rounded", "epilogue"])
+def test_tiles_whose_last_columns_are_staged_by_themselves(function: Callable[..., Any]) -> None:
+    arrays = numbers(72, 64), numbers(104, 64)
+    check(computed(function, *arrays, device=HOPPER, schedule=Schedule(96, 1, stages=2)), function, *arrays)
+
+
 @pytest.mark.parametrize(("device", "schedule"), KERNELS)
 def test_float16_and_results_in_float32(device: TargetCapabilities, schedule: AnySchedule) -> None:
     def product(x: Any, y: Any) -> Any:
@@ -109,6 +115,23 @@ def test_tanh_of_bfloat16_is_that_of_float64_rounded() -> None:
     distance = np.abs(actual.view(np.int16).astype(np.int32) - expected.view(np.int16))
     assert distance[expected != 0].max() <= 1
     assert (distance[expected != 0] == 0).mean() > 0.99
+
+
+@pytest.mark.parametrize("schedule", [Schedule(64, 1, stages=2), Schedule(96, 2, blocks=2, stages=2)], ids=["one group", "four blocks"])
+@pytest.mark.parametrize(("layout", "columns"), [("NT", 40), ("NT", 35), ("NN", 136)])
+def test_pairs_of_products(schedule: Schedule, layout: str, columns: int) -> None:
+    """A gate is computed with what it multiplies."""
+
+    def gated(x: Any, gate: Any, up: Any, b: Any) -> Any:
+        if layout == "NT":
+            gate, up = gate.T, up.T
+        return vf.nn.silu(x @ gate + b) * (x @ up)
+
+    if layout == "NN":
+        schedule = replace(schedule, columns=128)
+    shape = (columns, 72) if layout == "NT" else (72, columns)
+    arrays = numbers(72, 72), numbers(*shape), numbers(*shape)[::-1].copy(), numbers(columns)
+    check(computed(gated, *arrays, device=HOPPER, schedule=schedule), gated, *arrays)
 
 
 @pytest.mark.parametrize(("device", "schedule"), KERNELS)
@@ -167,22 +190,34 @@ def test_a_conditional_dispatch(device: TargetCapabilities, schedule: AnySchedul
     assert bool(result.any()) == bool(grid)
 
 
-@pytest.mark.parametrize("layout", ["NT", "NN"])
+@pytest.mark.parametrize("layout", ["NT", "NN", "TN", "TT"])
 def test_float32_that_may_be_rounded(layout: str) -> None:
     def product(x: Any, y: Any) -> Any:
-        return vnp.matmul(x, y.T if layout[1] == "T" else y, precision="tensorfloat32")
+        return vnp.matmul(x.T if layout[0] == "T" else x, y.T if layout[1] == "T" else y, precision="tensorfloat32")
 
-    x, y = numbers(40, 72, dtype=np.float32), numbers(*((48, 72) if layout[1] == "T" else (72, 48)), dtype=np.float32)
+    x, y = numbers(40, 72, dtype=np.float32), numbers(72, 48, dtype=np.float32)
+    x, y = x.T.copy() if layout[0] == "T" else x, y.T.copy() if layout[1] == "T" else y
     item, operands = operands_of(product, [x, y], HOPPER)
     assert isinstance(item.node, KernelCall)
     routine = contraction(item.node.kernel, HOPPER, ProductOptions(GROUPS))
     assert routine is not None
-    assert len(routine.dispatches) == (1 if layout == "NT" else 2)  # an operand that is not contiguous along k is copied
+    assert len(routine.dispatches) == (2 if layout == "TN" else 1)  # one operand may be contiguous along other axes than k
     result = np.zeros((40, 48), np.float32)
-    run_kernel(routine, [*operands, result, np.ascontiguousarray(y.T)])
-    exact = x.astype(np.float64) @ (y.T if layout[1] == "T" else y).astype(np.float64)
+    run_kernel(routine, [*operands, result, *([np.ascontiguousarray(y.T)] if layout == "TN" else [])])
+    exact = (x.T if layout[0] == "T" else x).astype(np.float64) @ (y.T if layout[1] == "T" else y).astype(np.float64)
     error = np.linalg.norm(result - exact) / np.linalg.norm(exact)
     assert 1e-5 < error < 1e-3
+
+
+def test_exchanged_operands_with_an_epilogue() -> None:
+    """Four rows of a column of the results are contiguous, and biases those of rows."""
+
+    def layer(x: Any, w: Any, b: Any, r: Any) -> Any:
+        return r + vnp.tanh(vnp.matmul(x, w, precision="tensorfloat32") + b)
+
+    arrays = [numbers(*shape, dtype=np.float32) for shape in ((40, 72), (72, 100), (100,), (40, 100))]
+    actual = computed(layer, *arrays, device=HOPPER, schedule=GROUPS)
+    np.testing.assert_allclose(actual, layer(*arrays), rtol=0, atol=2e-2)
 
 
 @pytest.mark.parametrize(("device", "schedule"), KERNELS)

@@ -14,6 +14,7 @@ from volta_fn.compiler.contractions import problem_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia.matmul.problem import (
     SHIPPED,
+    MatrixOperand,
     MatrixProduct,
     Schedule,
     WarpSchedule,
@@ -23,6 +24,7 @@ from volta_fn.targets.nvidia.matmul.problem import (
     is_legal,
     matrix_product,
     read,
+    tiles,
 )
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -144,6 +146,20 @@ def test_long_sums_of_few_tiles_are_split() -> None:
         schedule = choose(p, device)
         assert schedule.splits > 4
         assert chunk(p, schedule.splits) * schedule.splits >= 512
+
+
+def test_pairs_of_products_have_half_of_the_columns_each() -> None:
+    p = existing(512, 4864, 896, "NT")
+    assert isinstance(p.rhs, MatrixOperand)
+    pair = p._replace(second=p.rhs._replace(binding=2))
+    assert pair.name == "bf16 NT 1x512x2*4864x896"
+    assert tiles(pair, Schedule(192, 2)) == (4, 51)
+    assert is_legal(pair, Schedule(96, 2))
+    assert not is_legal(pair, Schedule(48, 2))  # results of 16 columns of each are staged together
+    assert not is_legal(pair, Schedule(192, 2, splits=2))
+    assert not is_legal(pair, WarpSchedule())
+    schedule = choose(pair, HOPPER)
+    assert schedule.splits == 1
 
 
 def test_shipped_schedules_are_valid() -> None:

@@ -113,9 +113,25 @@ def _first(
 
     If there is none, return the last one. Warp groups need a device that has them, and tensor maps.
     """
-    has_groups = device.matrix_units == "wgmma" and has_maps
-    usable = [s for s in schedules if has_groups or isinstance(s, AttentionSchedule)]
+    usable = _usable(schedules, device, has_maps)
     return next((s for s in usable if heads * -(-rows // s.rows) >= device.processors), usable[-1])
+
+
+def _fullest(
+    schedules: Sequence[AttentionSchedule | GroupSchedule], heads: int, rows: int, device: TargetCapabilities, has_maps: bool
+) -> AttentionSchedule | GroupSchedule:
+    """Return the first schedule with the most blocks.
+
+    More than one for each multiprocessor do not count.
+    """
+    return max(_usable(schedules, device, has_maps), key=lambda s: min(heads * -(-rows // s.rows), device.processors))
+
+
+def _usable(
+    schedules: Sequence[AttentionSchedule | GroupSchedule], device: TargetCapabilities, has_maps: bool
+) -> list[AttentionSchedule | GroupSchedule]:
+    has_groups = device.matrix_units == "wgmma" and has_maps
+    return [s for s in schedules if has_groups or isinstance(s, AttentionSchedule)]
 
 
 def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine:
@@ -123,7 +139,7 @@ def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: Ta
     if not worthwhile(avals, params["form"], device):
         return shader_attention(avals, params, device)
     a = attention_of(avals, params["form"])
-    schedule = _first(SCHEDULES[a.q.width].forward, a.stack, a.queries, device, has_tensor_maps(a.q, a.k, a.v))
+    schedule = _fullest(SCHEDULES[a.q.width].forward, a.stack, a.queries, device, has_tensor_maps(a.q, a.k, a.v))
     return Routine((group_dispatch(a, schedule) if isinstance(schedule, GroupSchedule) else forward_dispatch(a, schedule),))
 
 

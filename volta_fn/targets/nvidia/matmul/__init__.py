@@ -1,7 +1,7 @@
 """Products of matrices on the matrix units of NVIDIA GPUs.
 
 In the order in which to read: `problem` (which products, how their operands lie in memory, and tiles), `results` (what is done with sums),
-and `kernels` (by `mma.sync` and by `wgmma`). Here follows the choice for a kernel of a program.
+`kernels` (by `mma.sync` and by `wgmma`), and `pairs` (products that are joined). Here follows the choice for a kernel of a program.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compiler.contractions import Contraction, ResultMap, contraction_of
+from volta_fn.compiler.contractions import Contraction, ResultMap, contraction_of, paired_contraction
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, Position, Reduce
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
@@ -21,7 +21,17 @@ from volta_fn.primitives.contraction import BFLOAT16_3X, TENSORFLOAT32
 from volta_fn.primitives.quantized import QuantizedLayout
 from volta_fn.targets.nvidia.kernel import kernel_dispatch
 from volta_fn.targets.nvidia.matmul.kernels import WarpGroupKernel, WarpKernel
-from volta_fn.targets.nvidia.matmul.problem import HALVES, AnySchedule, MatrixProduct, Schedule, choose, copy_kernel, matrix_product, tiles
+from volta_fn.targets.nvidia.matmul.problem import (
+    HALVES,
+    AnySchedule,
+    MatrixOperand,
+    MatrixProduct,
+    Schedule,
+    choose,
+    copy_kernel,
+    matrix_product,
+    tiles,
+)
 from volta_fn.targets.nvidia.matmul.results import Epilogue, Results, Rounded, partial_sums
 from volta_fn.targets.wgsl import loops
 from volta_fn.targets.wgsl.matmul.contract import KernelEpilogue, finishing
@@ -73,10 +83,9 @@ def contraction(kernel: Kernel, capabilities: TargetCapabilities, options: Produ
     first = len(kernel.inputs) + len(kernel.stores)
     if inside and schedule.splits == 1:
         copies = _Copies(contraction, product, first)
-        return Routine(
-            (*copies.dispatches(capabilities), _whole(contraction, product, copies.numbers, schedule, capabilities)), tuple(copies.sizes)
-        )
-    last = finishing(contraction, schedule.splits, capabilities)
+        whole = _whole(contraction, product, copies.numbers, schedule, capabilities)
+        return Routine((*copies.dispatches(capabilities), whole), tuple(copies.sizes))
+    last = finishing(contraction, schedule.splits, capabilities) if contraction.second is None else None
     if last is None:
         return None
     copies = _Copies(contraction, product, first + 1)
@@ -98,7 +107,9 @@ class _Copies:
         self.sizes: list[int] = []
         self._kernels: list[tuple[Kernel, tuple[int, int]]] = []
         problem = contraction.problem()
-        sides = (contraction.lhs, problem.lhs, product.lhs, 2), (contraction.rhs, problem.rhs, product.rhs, 1)
+        sides = [(contraction.lhs, problem.lhs, product.lhs, 2), (contraction.rhs, problem.rhs, product.rhs, 1)]
+        if contraction.second is not None and product.second is not None:
+            sides.append((contraction.second[0], problem.rhs, product.second, 1))
         for load, side, operand, remainders in sides:
             if not operand.is_copy:
                 self.numbers.append(load.input)
@@ -122,22 +133,51 @@ def elementwise_dispatches(kernel: Kernel, numbers: Sequence[int], device: Targe
 
 
 def _matrices(kernel: Kernel, capabilities: TargetCapabilities) -> tuple[Contraction, MatrixProduct] | None:
-    """Return a kernel as a product that is worth matrix units."""
+    """Return a kernel as a product, or a pair of products, that is worth matrix units."""
     contraction = contraction_of(kernel) if capabilities.matrix_units else None
     if contraction is None:
-        return None
+        return _pair(kernel, capabilities) if capabilities.matrix_units == "wgmma" else None
     contraction = contraction.oriented()
+    product = _product(contraction, capabilities)
+    swapped = contraction.swapped()
+    if product is not None and product.rhs.is_copy and product.lhs.dtype == np.float32 and _can_be_inside(swapped):
+        other = _product(swapped, capabilities)  # in which the right operand, if it is not contiguous along k, is the left one
+        if other is not None and not other.rhs.is_copy and other.lhs.is_copy <= product.lhs.is_copy:
+            contraction, product = swapped, other
+    return None if product is None or not is_worthwhile(product, capabilities) else (contraction, product)
+
+
+def _product(contraction: Contraction, capabilities: TargetCapabilities) -> MatrixProduct | None:
+    """Return a contraction as a product for matrix units, if they compute it."""
     total = contraction.kernel.nodes[contraction.total]
     precision = total.precision if isinstance(total, Reduce) else ""
     dtypes = HALVES
     if capabilities.matrix_units == "wgmma":
         dtypes |= {np.dtype(np.int8), np.dtype(np.float32)} if precision == TENSORFLOAT32 else {np.dtype(np.int8)}
     product = matrix_product(contraction.problem(), 0, 1, dtypes, pairs=precision == BFLOAT16_3X)
-    if product is None or not is_worthwhile(product, capabilities):
+    if product is None or contraction.lhs.input != contraction.rhs.input or product.lhs.is_copy or product.rhs.is_copy:
+        return product
+    return product._replace(rhs=product.rhs._replace(binding=0))  # one buffer is bound once
+
+
+def _pair(kernel: Kernel, capabilities: TargetCapabilities) -> tuple[Contraction, MatrixProduct] | None:
+    """Return a kernel as a pair of products with the same left operand.
+
+    Operands have numbers of 16 bits, and are read in place.
+    """
+    pair = paired_contraction(kernel)
+    if pair is None or pair.second is None or pair.oriented() != pair or not _can_be_inside(pair):
         return None
-    if contraction.lhs.input == contraction.rhs.input and not product.lhs.is_copy and not product.rhs.is_copy:
-        product = product._replace(rhs=product.rhs._replace(binding=0))  # one buffer is bound once
-    return contraction, product
+    other = pair._replace(rhs=pair.second[0], total=pair.second[1])
+    first, second = matrix_product(pair.problem(), 0, 1), matrix_product(other.problem(), 0, 2)
+    if first is None or second is None or len({pair.lhs.input, pair.rhs.input, other.rhs.input}) < 3:
+        return None
+    if first.lhs.is_copy or first.rhs.is_copy or not isinstance(second.rhs, MatrixOperand):
+        return None
+    if first.lhs != second.lhs or second.rhs != first.rhs._replace(binding=2, start=second.rhs.start):
+        return None
+    product = first._replace(second=second.rhs)
+    return (pair, product) if is_worthwhile(product, capabilities) else None
 
 
 def multiplies_dequantized(avals: Sequence[ShapedArray], layout: QuantizedLayout, transposed: bool, device: TargetCapabilities) -> bool:
@@ -155,7 +195,8 @@ def is_worthwhile(product: MatrixProduct, capabilities: TargetCapabilities) -> b
     """Return whether matrix units compute a product faster than shaders do."""
     if min(product.m, product.n, product.k) < _NARROWEST:
         return False
-    if any(side.is_copy and other.outer < _FEWEST_PER_ELEMENT for side, other in (tuple(product), tuple(product)[::-1])):
+    sides = product.lhs, product.rhs
+    if any(side.is_copy and other.outer < _FEWEST_PER_ELEMENT for side, other in (sides, sides[::-1])):
         return False
     copies = product.lhs.is_copy + product.rhs.is_copy
     is_short = product.k <= _SHORT and product.lhs.dtype in HALVES and not copies and capabilities.matrix_units == "wgmma"
@@ -196,7 +237,7 @@ def _rounding(contraction: Contraction) -> ResultMap | None:
     """
     kernel, loaded = contraction.epilogue()
     dtype = kernel.outputs[0].dtype
-    if loaded or len(kernel.stores) != 1:
+    if loaded or len(kernel.stores) != 1 or contraction.second is not None:
         return None
     value = kernel.nodes[kernel.stores[0].value]
     if dtype not in HALVES or not isinstance(value, Apply) or value.op != "convert_element_type":

@@ -22,6 +22,7 @@ from volta_fn.targets.nvidia.matmul.problem import (
     WarpSchedule,
     WindowOperand,
     chunk,
+    columns,
     tiles,
 )
 from volta_fn.targets.nvidia.matmul.results import Results
@@ -401,9 +402,13 @@ class WarpGroupKernel:
 
     def __init__(self, product: MatrixProduct, schedule: Schedule, results: Results, bindings: int) -> None:
         self.product, self.schedule, self.results = product, schedule, results
-        self.f = f = KernelFunction(2, bindings, schedule.threads, schedule.residents)
+        self.f = f = KernelFunction(1 + len(product.right), bindings, schedule.threads, schedule.residents)
+        self.columns = columns(product, schedule)
         left = _GroupSide(product.lhs, f.maps[0], schedule.rows, 0)
-        self.sides = left, _GroupSide(product.rhs, f.maps[1], schedule.columns, left.bytes)
+        #: The left operand, and the right ones, which follow one another as one of all columns.
+        self.sides = [left]
+        for number, operand in enumerate(product.right):
+            self.sides.append(_GroupSide(operand, f.maps[1 + number], self.columns, left.bytes + number * self.columns * ROW))
         down, across = tiles(product, schedule)
         self.down, self.across = down, across
         self.slices = chunk(product, schedule.splits)
@@ -428,7 +433,8 @@ class WarpGroupKernel:
     @property
     def header(self) -> KernelHeader:
         """How the kernel is launched."""
-        return KernelHeader(self.schedule.threads, self.schedule.shared, (self.sides[0].tensor_map, self.sides[1].tensor_map))
+        maps = tuple([side.tensor_map for side in self.sides])
+        return KernelHeader(self.schedule.threads, self.schedule.shared, maps)
 
     def text(self) -> str:
         """Return the finished module."""
@@ -457,7 +463,7 @@ class WarpGroupKernel:
         row, column = f.raster(rest, self.down, self.across)
         if self.phased is not None and self.phased.grows:  # long sums first, so that blocks end together
             number = f.minus(i32(self.product.batch - 1), number)
-        return number, f.times(row, schedule.rows), f.times(column, schedule.columns)
+        return number, f.times(row, schedule.rows), f.times(column, self.columns)
 
     def _slices(self, number: Value) -> tuple[list[Value], _Slices]:
         """Return the place in the stack of the product of a number, and its slices."""
@@ -490,7 +496,8 @@ class WarpGroupKernel:
             barrier = self.pipeline.expect(stage, self.schedule.slice_bytes)
             to = f.plus(self.base, f.times(stage, self.schedule.slice_bytes))
             term = slices.term(k)
-            for side, first in zip(self.sides, (row, column), strict=True):
+            for side in self.sides:
+                first = row if side is self.sides[0] else column
                 self._copy_side(side, f.plus(to, i32(side.offset)), first, term, positions, barrier)
             return self.pipeline.next(stage, parity)
 
@@ -567,7 +574,7 @@ class WarpGroupKernel:
     def _multiply_slice(self, stage: Value, part: Value, sums: list[Value]) -> list[Value]:
         """Add the products of a slice to the sums, by one piece of PTX."""
         f, schedule, steps = self.f, self.schedule, []
-        left, right = self.sides
+        left, right = self.sides[:2]
         start = f.plus(self.base, f.times(stage, schedule.slice_bytes))
         columns = self._descriptor(right, f.plus(start, i32(right.offset)))
         blocks = [f.times(f.plus(f.times(part, schedule.blocks), i32(r)), ROWS * ROW) for r in range(schedule.blocks)]

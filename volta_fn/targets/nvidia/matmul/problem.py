@@ -206,10 +206,17 @@ ProductOperand = MatrixOperand | WindowOperand
 
 
 class MatrixProduct(NamedTuple):
-    """A stack of products of matrices."""
+    """A stack of products of matrices, or of pairs with the same left operand."""
 
     lhs: ProductOperand
     rhs: ProductOperand
+    #: The right operand of the second of a pair, which has the sizes and strides of the first.
+    second: MatrixOperand | None = None
+
+    @property
+    def right(self) -> list[ProductOperand]:
+        """The right operands."""
+        return [self.rhs] if self.second is None else [self.rhs, self.second]
 
     @property
     def stack(self) -> Axes:
@@ -249,7 +256,8 @@ class MatrixProduct(NamedTuple):
     @property
     def name(self) -> str:
         """What a schedule is chosen by."""
-        return f"{FORMATS[self.lhs.dtype]} {self.layout} {self.batch}x{self.m}x{self.n}x{self.k}"
+        pair = "" if self.second is None else "2*"
+        return f"{FORMATS[self.lhs.dtype]} {self.layout} {self.batch}x{self.m}x{pair}{self.n}x{self.k}"
 
 
 def _sum_dtype(dtype: np.dtype) -> np.dtype:
@@ -263,31 +271,37 @@ def matrix_product(
     """Return a problem as a product for matrix units; None if it is none.
 
     `lhs` and `rhs` are the bindings of the operands. Both must be of one dtype of `dtypes`, and summed as `MatrixProduct.sum_dtype` says.
-    Operands are read in place if they have matrices of one axis each, of which one is contiguous, for dtypes of other than 16 bits that of
-    k, and all others are at multiples of 16 bytes; or else from copies. With `pairs` they are of float32, and rounded to sums of two
-    bfloat16 numbers: the product is one of copies with three times as many terms (`copy_kernel`).
+    Operands are read in place if they have matrices of one axis each, of which one is contiguous, and all others are at multiples of 16
+    bytes; or else from copies. Those of other than 16 bits must be contiguous along k, but for left operands of float32, which pass through
+    registers. With `pairs` operands are of float32, and rounded to sums of two bfloat16 numbers: the product is one of copies with three
+    times as many terms (`copy_kernel`).
     """
     dtype = problem.lhs.dtype
     if dtype != problem.rhs.dtype or problem.dtype != _sum_dtype(dtype) or dtype not in ((_FLOAT32,) if pairs else dtypes):
         return None
     if len(problem.lhs.stack.sizes) > _STACK_AXES:
         return None
-    form = _copied if pairs else _operand
-    left, right = form(problem.lhs, lhs, pairs), form(problem.rhs, rhs, pairs)
+    if pairs:
+        left, right = _copied(problem.lhs, lhs, pairs), _copied(problem.rhs, rhs, pairs)
+    else:
+        left, right = _operand(problem.lhs, lhs, HALVES | {_FLOAT32}), _operand(problem.rhs, rhs, HALVES)
     return None if left is None or right is None else MatrixProduct(left, right)
 
 
-def _operand(operand: Operand, binding: int, pairs: bool = False) -> MatrixOperand | None:
-    """Return an operand as it lies in memory, or else its copy."""
+def _operand(operand: Operand, binding: int, transposed: Collection[np.dtype]) -> MatrixOperand | None:
+    """Return an operand as it lies in memory, or else its copy.
+
+    Those of dtypes `transposed` need not be contiguous along k.
+    """
     outer, inner, stack = operand.outer, operand.inner, operand.stack
     unit = UNIT // operand.dtype.itemsize
     if len(outer.sizes) == len(inner.sizes) == 1:
         along_k = inner.strides[0] == 1
         stride = outer.strides[0] if along_k else inner.strides[0]
         is_aligned = stride > 0 and not any(x % unit or x < 0 for x in (stride, operand.start, *stack.strides))
-        if is_aligned and (along_k or (outer.strides[0] == 1 and operand.dtype in HALVES)):
+        if is_aligned and (along_k or (outer.strides[0] == 1 and operand.dtype in transposed)):
             return MatrixOperand(binding, operand.dtype, along_k, outer.size, inner.size, stride, stack, operand.start)
-    return _copied(operand, binding, pairs)
+    return _copied(operand, binding, pairs=False)
 
 
 def _copied(operand: Operand, binding: int, pairs: bool) -> MatrixOperand | None:
@@ -496,9 +510,11 @@ _WGMMA = (
     Schedule(128, 2, blocks=2, stages=6, turns=True),
     Schedule(192, 2, stages=5, turns=True),
     Schedule(128, 1, stages=4),
-    Schedule(64, 1, stages=4),
+    Schedule(64, 1, stages=6),
     Schedule(32, 1, stages=8),
 )
+#: Those for matrices alone, whose right operands are contiguous along k.
+_WGMMA_OF_MATRICES = Schedule(160, 2, stages=5), Schedule(160, 2, blocks=2, stages=4)
 _MMA = (
     WarpSchedule(128, 128, stages=3),
     WarpSchedule(64, 128, 32, 64, stages=3, residents=2),
@@ -521,7 +537,8 @@ def choose(product: MatrixProduct, capabilities: TargetCapabilities) -> AnySched
     kinds = capabilities.matrix_units, WarpSchedule.kind
     if tuned is not None and tuned.kind in kinds and tuned.shared <= capabilities.block_memory and is_legal(product, tuned):
         return tuned
-    return estimated(product, capabilities, [s for s in candidates(capabilities) if is_legal(product, s)])
+    of_matrices = _WGMMA_OF_MATRICES if capabilities.matrix_units == "wgmma" else ()
+    return estimated(product, capabilities, [s for s in (*candidates(capabilities), *of_matrices) if is_legal(product, s)])
 
 
 def estimated(
@@ -538,6 +555,8 @@ def estimated(
 
 def _splits(product: MatrixProduct, schedule: AnySchedule, processors: int) -> list[int]:
     """Return numbers of chunks: one, and those with which tiles fill whole rounds."""
+    if product.second is not None:
+        return [1]
     down, across = tiles(product, schedule)
     room = processors * schedule.residents
     most = min(_MOST_SPLITS, chunk(product, 1) // _FEWEST_SLICES)
@@ -550,7 +569,9 @@ def is_legal(product: MatrixProduct, schedule: AnySchedule) -> bool:
 
     That by `mma.sync` computes those of 16 bits.
     """
-    if isinstance(schedule, WarpSchedule) and product.lhs.dtype not in HALVES:
+    if isinstance(schedule, WarpSchedule) and (product.lhs.dtype not in HALVES or product.second is not None):
+        return False
+    if product.second is not None and (schedule.splits > 1 or columns(product, schedule) % (16 if product.rhs.along_k else ROW // 2)):
         return False
     return schedule.copies(product.lhs.along_k, product.rhs.along_k)
 
@@ -561,9 +582,14 @@ def chunk(product: MatrixProduct, splits: int) -> int:
     return ceil(slices / splits)
 
 
+def columns(product: MatrixProduct, schedule: AnySchedule) -> int:
+    """Return the columns that a tile has of each product: of a pair, half of its own."""
+    return schedule.columns // len(product.right)
+
+
 def tiles(product: MatrixProduct, schedule: AnySchedule) -> tuple[int, int]:
     """Return the rows and columns of tiles."""
-    return ceil(product.m / schedule.rows), ceil(product.n / schedule.columns)
+    return ceil(product.m / schedule.rows), ceil(product.n / columns(product, schedule))
 
 
 def _cost(product: MatrixProduct, schedule: AnySchedule, processors: int) -> float:

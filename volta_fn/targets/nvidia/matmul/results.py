@@ -39,26 +39,30 @@ class Results(ABC):
     #: The most columns that are staged at once.
     most_columns = ROW // 4
 
-    def __init__(self, rows: int, columns: int, tile: AnySchedule, dtype: np.dtype) -> None:
+    def __init__(self, rows: int, columns: int, tile: AnySchedule, dtype: np.dtype, products: int = 1) -> None:
         self.rows, self.columns = rows, columns
+        #: The products whose sums are stored together.
+        self.products = products
         #: The type of sums.
         self.type = element(dtype)
         #: Columns that are staged at once.
         self.width = min(self.most_columns, tile.columns)
         #: Whether tiles may have rows, or columns, that do not exist.
-        self._overhangs = rows % tile.rows != 0, columns % tile.columns != 0
+        self._overhangs = rows % tile.rows != 0, columns % (tile.columns // products) != 0
 
     def store(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Sequence[Value], staging: Value) -> None:
         """Store 16 rows of sums from a row and a column on, of the product of this number.
 
-        `staging` is the offset of 2048 bytes of shared memory that the warp has for itself.
+        Sums of a pair of products follow those of the first. `staging` is the offset of 2048 bytes of shared memory that the warp has for
+        itself.
         """
-        for begin in range(0, 2 * len(sums) // 4 * 4, self.width):
-            block = sums[begin // 2 : (begin + self.width) // 2]
+        each, half = len(sums) // self.products, self.width // 2 // self.products
+        for begin in range(0, each, half):
+            block = [x for first in range(0, len(sums), each) for x in sums[first + begin : first + min(begin + half, each)]]
             f.synchronise_warp()
             self.stage(f, block, staging)
             f.synchronise_warp()
-            self.finish(f, number, row, f.plus(column, i32(begin)), staging)
+            self.finish(f, number, row, f.plus(column, i32(2 * begin)), 2 * len(block), staging)
 
     def stage(self, f: KernelFunction, sums: Sequence[Value], staging: Value) -> None:
         """Write the sums of 32 columns to shared memory.
@@ -76,8 +80,8 @@ class Results(ABC):
                 f.store(pair, f.shared(at), 8)
 
     @abstractmethod
-    def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, staging: Value) -> None:
-        """Store what is staged, from a row and a column on."""
+    def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, width: int, staging: Value) -> None:
+        """Store what is staged: so many columns, from a row and a column on."""
 
     def inside(self, f: KernelFunction, row: Value, column: Value) -> Value | None:
         """Emit whether a row and a column exist; None if all do."""
@@ -89,47 +93,82 @@ class Results(ABC):
 
 
 class _Elementwise(Results):
-    """Results that a function of `lanes` sums of consecutive columns stores.
+    """Results that a function of `lanes` sums stores.
 
-    It has the sums of some lines, which are `lanes` rows apart.
+    These are of consecutive columns, or of consecutive rows. It has the sums of some lines, which are `apart` rows apart.
     """
 
     #: 4, or 1.
     lanes: int
+    #: Whether sums of one column are stored at once, of `LANES` rows.
+    down = False
 
     @property
     def lines(self) -> int:
         """How many lines are stored at once: one where a line may not exist."""
-        return 1 if self._overhangs[0] else LINES
+        return 1 if self._overhangs[0] or self.down else LINES
+
+    @property
+    def apart(self) -> int:
+        """Rows that the lanes of a warp store at once."""
+        return self.lanes * self.products
 
     @abstractmethod
     def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Sequence[Value]) -> None:
-        """Store the results of a vector of sums, or of one sum, for each line.
+        """Store the results of a vector of sums, or of one sum, for each line and product.
 
         `row` is the first line's.
         """
 
-    def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, staging: Value) -> None:
+    def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, width: int, staging: Value) -> None:
         """Store what is staged.
 
-        Eight lanes have a row, with four columns each, or all have one, with a column each.
+        Eight lanes have a row, with four columns each, or all have one, with a column each; of pairs, half as many.
         """
-        first, place = f.divided(f.lane, ROW // 4 // self.lanes)
+        if self.down:
+            self._finish_down(f, number, row, column, width, staging)
+            return
+        first, place = f.divided(f.lane, ROW // 4 // self.apart)
         unit, element = f.divided(place, LANES // self.lanes)
         x = f.plus(column, f.times(place, self.lanes))
+        units = ROW // 16 // self.products
 
-        def staged(line: Value) -> Value:
-            at = f.plus(f.times(f.exclusive_or(unit, f.remainder(line, 8)), 16), f.times(element, 4))
+        def staged(line: Value, product: int) -> Value:
+            at = f.exclusive_or(f.plus(unit, i32(product * units)), f.remainder(line, 8))
+            at = f.plus(f.times(at, 16), f.times(element, 4))
             return f.load(vector_of(self.type, self.lanes), f.shared(f.plus(staging, f.times(line, ROW), at)), 4 * self.lanes)
 
         def turn(start: Value, _: list[Value]) -> list[Value]:
             line = f.plus(start, first)
             y = f.plus(row, line)
             with f.only_if(self.inside(f, y, x)):
-                self.put(f, number, y, x, [staged(f.plus(line, i32(k * self.lanes))) for k in range(self.lines)])
+                lines = [f.plus(line, i32(k * self.apart)) for k in range(self.lines)]
+                self.put(f, number, y, x, [staged(line, product) for line in lines for product in range(self.products)])
             return []
 
-        f.repeat(i32(0), i32(_ROWS), i32(self.lines * self.lanes), [], turn)
+        f.repeat(i32(0), i32(_ROWS), i32(self.lines * self.apart), [], turn)
+
+    def _finish_down(self, f: KernelFunction, number: Value, row: Value, column: Value, width: int, staging: Value) -> None:
+        """Store what is staged by columns.
+
+        Four lanes have a column, with four rows each.
+        """
+        place, quad = f.divided(f.lane, _ROWS // LANES)
+        first = f.times(quad, LANES)
+
+        def staged(line: Value, at: Value) -> Value:
+            unit, element = f.divided(at, 4)
+            at = f.plus(f.times(f.exclusive_or(unit, f.remainder(line, 8)), 16), f.times(element, 4))
+            return f.load(self.type, f.shared(f.plus(staging, f.times(line, ROW), at)), 4)
+
+        def turn(start: Value, _: list[Value]) -> list[Value]:
+            at = f.plus(start, place)
+            y, x = f.plus(row, first), f.plus(column, at)
+            with f.only_if(self.inside(f, y, x)):
+                self.put(f, number, y, x, [f.vector([staged(f.plus(first, i32(k)), at) for k in range(LANES)])])
+            return []
+
+        f.repeat(i32(0), i32(width), i32(32 * LANES // _ROWS), [], turn)
 
 
 class Stored(_Elementwise):
@@ -208,9 +247,9 @@ class Rounded(Results):
             to = f.plus(put, f.times(f.exclusive_or(unit, 2 * pair), 16))
             f.ptx("stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};", to, *words)
 
-    def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, staging: Value) -> None:
+    def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, width: int, staging: Value) -> None:
         """Store what is staged: a lane has eight columns of a row."""
-        units = self.width // 8
+        units = width // 8
         first, unit = f.divided(f.lane, units)
         x = f.plus(column, f.times(unit, 8))
         for turn in range(_ROWS * units // 32):
@@ -239,8 +278,8 @@ def operation(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype,
         return apply(f, op, operands, dtype, params)
     if op in _NARROW:
         return _widened(f, f.binary(_NARROW[op], *[_narrowed(f, x) for x in operands]))
-    if op == "tanh":
-        return _widened(f, _narrowed(f, Number(_FLOAT32, (_tanh(f, operands[0].value),))))
+    if op in _APPROXIMATE:
+        return _widened(f, _narrowed(f, Number(_FLOAT32, (_APPROXIMATE[op](f, operands[0].value),))))
     return _widened(f, _narrowed(f, apply(f, op, operands, _FLOAT32, params)))
 
 
@@ -268,6 +307,27 @@ def _tanh(f: Function, x: Value) -> Value:
     small = f.binary("fmul", x, fma(square, fma(square, number(2 / 15), number(-1 / 3)), number(1.0)))  # -0.0 for -0.0
     is_small = f.compare("fcmp olt", f.intrinsic(f"llvm.fabs.{suffix}", type_, x), number(_SMALL))
     return f.select(is_small, small, fma(reciprocal, number(-2.0), number(1.0)))
+
+
+#: Above this, logistic(x) is 1 in float32.
+_LARGE = 80.0
+
+
+def _logistic(f: Function, x: Value) -> Value:
+    """Emit the logistic function of float32 for results in bfloat16.
+
+    It is exp(x) / (1 + exp(x)), whose relative error is 2⁻²¹ for negative numbers, too.
+    """
+    type_, lanes = x.type, lanes_of(x.type)
+    suffix = "f32" if lanes == 1 else f"v{lanes}f32"
+    bounded = f.intrinsic(f"llvm.minimum.{suffix}", type_, x, f.splat(f32(_LARGE), lanes))  # NaN stays
+    exponential = f.intrinsic(f"llvm.exp2.{suffix}", type_, f.binary("fmul", bounded, f.splat(f32(math.log2(math.e)), lanes)))
+    sum_ = f.binary("fadd", exponential, f.splat(f32(1.0), lanes))
+    return f.binary("fmul", exponential, f.binary("fdiv afn arcp", f.splat(f32(1.0), lanes), sum_))
+
+
+#: Functions of float32 that are exact enough for bfloat16.
+_APPROXIMATE = {"logistic": _logistic, "tanh": _tanh}
 
 
 def _narrowed(f: Function, number: Number) -> Value:
@@ -341,21 +401,25 @@ class Epilogue(_Elementwise):
 
     def __init__(self, product: Contraction, tile: AnySchedule, inputs: Mapping[int, int], outputs: Sequence[int]) -> None:
         self._dtype = product.kernel.nodes[product.total].dtype
-        super().__init__(product.size(product.rows), product.size(product.columns), tile, self._dtype)
+        sizes = product.size(product.rows), product.size(product.columns)
+        super().__init__(*sizes, tile, self._dtype, len(product.totals))
         kernel, numbers = product.epilogue()
         self._product, self._inputs, self._outputs = product, [inputs[n] for n in numbers], outputs
         self._analysis = KernelAnalysis(kernel)
-        self._total = next(n for n, node in enumerate(kernel.nodes) if isinstance(node, Load) and node.input == 0)
-        self.lanes = LANES if self._is_contiguous() else 1
+        self._totals = [n for n, node in enumerate(kernel.nodes) if isinstance(node, Load) and node.input < self.products]
+        self._axis = product.columns[-1]
+        self.lanes = LANES if self._is_contiguous(self._axis) else 1
+        if self.lanes == 1 and self.products == 1 and self._is_contiguous(product.rows[-1]):
+            self.lanes, self._axis, self.down = LANES, product.rows[-1], True
 
-    def _is_contiguous(self) -> bool:
-        """Return whether four columns can be computed as a vector."""
-        analysis, axis = self._analysis, self._product.columns[-1]
+    def _is_contiguous(self, axis: int) -> bool:
+        """Return whether four iterations along an axis can be computed as a vector."""
+        analysis = self._analysis
         kernel = analysis.kernel
         if kernel.sizes[axis] % LANES:
             return False
         stores = all(coefficient(offset, axis) == 1 for offset in analysis.store_offsets)
-        loads = all(coefficient(offset, axis) in (0, 1) for offset in analysis.load_offsets.values())
+        loads = all(coefficient(offset, axis) in (0, 1) for n, offset in analysis.load_offsets.items() if n not in self._totals)
         conditions = [condition for n in range(len(kernel.nodes)) for condition in analysis.ranges(n)]
         return stores and loads and not any(axis in condition.value.axes for condition in conditions)
 
@@ -363,24 +427,28 @@ class Epilogue(_Elementwise):
         """Define the function of an element, or of a vector, of each line."""
         pointers = [Value(f"{GLOBAL} noalias align 16", f"%x{k}") for k in (*self._inputs, *self._outputs)]
         number, row, column = indices = [Value("i32", name) for name in ("%number", "%row", "%column")]
-        sums = [Value(vector_of(self.type, self.lanes), f"%sums{k}") for k in range(self.lines)]
+        sums = [Value(vector_of(self.type, self.lanes), f"%sums{k}") for k in range(self.lines * self.products)]
         g = Function(module, self._NAME, [*pointers, *indices, *sums], "internal void", "alwaysinline nounwind")
         memory = {k: g.cast("addrspacecast", Value(GLOBAL, f"%x{k}"), "ptr") for k in (*self._inputs, *self._outputs)}
-        for k, numbers in enumerate(sums):
-            line = g.let("i32", f"add {row}, {k * self.lanes}") if k else row
-            self._store_line(g, memory, (number, line, column), numbers)
+        for k in range(self.lines):
+            line = g.let("i32", f"add {row}, {k * self.apart}") if k else row
+            self._store_line(g, memory, (number, line, column), sums[k * self.products : (k + 1) * self.products])
         g.finish()
 
-    def _store_line(self, g: Function, memory: Mapping[int, Value], indices: tuple[Value, Value, Value], sums: Value) -> None:
-        """Emit the results of a line."""
+    def _store_line(self, g: Function, memory: Mapping[int, Value], indices: tuple[Value, Value, Value], sums: Sequence[Value]) -> None:
+        """Emit the results of a line from the sums of each product."""
         product, analysis = self._product, self._analysis
         sizes, axes = analysis.kernel.sizes, dict[int, Value]()
         for names, index in zip((product.batch, product.rows, product.columns), indices, strict=True):
             axes |= zip(names, _digits(g, index, [sizes[a] for a in names]), strict=True)
-        inputs = [Value("ptr", "null"), *[memory[k] for k in self._inputs]]
+        inputs = [*[Value("ptr", "null")] * self.products, *[memory[k] for k in self._inputs]]
         nest = LoopNest(g, analysis, inputs, [memory[k] for k in self._outputs], {}, set(), PendingStores(analysis.kernel))
-        scope = EpilogueScope(nest, (), axes, VectorAxis(product.columns[-1], LANES) if self.lanes == LANES else None)
-        scope.values[self._total] = Number(self._dtype, (sums,))
+        scope = EpilogueScope(nest, (), axes, VectorAxis(self._axis, LANES) if self.lanes == LANES else None)
+        kernel = self._analysis.kernel
+        for total in self._totals:
+            load = kernel.nodes[total]
+            assert isinstance(load, Load)
+            scope.values[total] = Number(self._dtype, (sums[load.input],))
         for output in range(len(self._outputs)):
             scope.store(output)
 
