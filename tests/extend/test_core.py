@@ -89,6 +89,23 @@ def test_libraries_have_traces_of_their_own() -> None:
     assert not trace.is_valid()
 
 
+def test_interpreters_read_whether_a_call_is_inlined() -> None:
+    options = []
+
+    class Reading(Logging):
+        def process_primitive(self, primitive, tracers, params):
+            if primitive.name == "jit":
+                options.append(params["inline"])
+            return super().process_primitive(primitive, tracers, params)
+
+    with core.take_current_trace() as parent:
+        trace = Reading(parent, [])
+        with core.set_current_trace(trace):
+            result = vf.jit(jnp.cos)(Traced(trace, jnp.float32(0.5)))
+    np.testing.assert_allclose(result.value, np.cos(0.5), rtol=1e-6)
+    assert options == [False]
+
+
 def test_evaluation_and_rebuilding_of_programs() -> None:
     closed = vf.make_jaxpr(lambda x, y: (x * y, x + jnp.arange(3.0)))(1.0, 2.0)
     first, second = core.eval_jaxpr(closed.jaxpr, closed.literals, 3.0, 4.0)

@@ -46,7 +46,7 @@ class Trace:
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Apply a primitive: its result, or a tuple of results if it has several."""
         # Interpreters written for JAX define `process_primitive`, which returns a list of several results.
-        result = self.process_primitive(primitive, args, params)
+        result = self.process_primitive(primitive, args, {**params, **_CALL_OPTIONS} if primitive.name == "jit" else params)
         return tuple(result) if primitive.multiple_results else result
 
     def process_primitive(self, primitive: Primitive, tracers: Sequence[Any], params: dict[str, Any], /) -> Any:
@@ -121,9 +121,13 @@ def bind(primitive: Primitive, /, *args: Array, **params: Any) -> Any:
 _CHOICES = ("accuracy", "algorithm", "dimensions", "out_sharding", "sharding", "subset_by_index")
 
 
+#: Parameters that JAX's calls have, and those here do not: interpreters read them, and pass them on.
+_CALL_OPTIONS = {"inline": False}
+
+
 def _bind_values(primitive: Primitive, /, *args: Any, **params: Any) -> Any:
     """Apply the primitive to arrays or numbers; several results are a list, as in JAX."""
-    params = {name: value for name, value in params.items() if value is not None or name not in _CHOICES}
+    params = {name: value for name, value in params.items() if (value is not None or name not in _CHOICES) and name not in _CALL_OPTIONS}
     result = _current.get().process(primitive, [as_value(arg) for arg in args], params)
     return list(result) if primitive.multiple_results else result
 

@@ -156,6 +156,15 @@ def axes_of(function: str, axis: Axis, ndim: int) -> tuple[int, ...]:
         raise ArgumentTypeError(f"{function}: axis must be an integer, a tuple of integers or None, got {axis!r}") from None
 
 
+def split_axes(function: str, axis: Axis, ndim: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the dimensions that `axis` names, as `axes_of`, and the names of mapped axes among them, such as `vmap`'s."""
+    entries = axis if isinstance(axis, (tuple, list)) else (axis,)
+    names = tuple([e for e in entries if isinstance(e, str)])
+    if not names:
+        return axes_of(function, axis, ndim), ()
+    return axes_of(function, [e for e in entries if not isinstance(e, str)], ndim), names
+
+
 def axis_of(function: str, axis: int, ndim: int) -> int:
     """Return the single dimension that `axis` names, counted from the front."""
     if isinstance(axis, (tuple, list)) or axis is None:
