@@ -67,7 +67,7 @@ class Named:
 
 
 def test_containers_are_rebuilt_by_the_entries_of_the_registry() -> None:
-    from jax._src.tree_util import _registry  # noqa: PLC0415  # private: the libraries that use it are unmodified
+    from jax._src.tree_util import _registry  # private: the libraries that use it are unmodified
 
     nodes = [{"b": 1, "a": 2}, [1, [2]], (1,), (), None, collections.OrderedDict(b=1, a=2), collections.defaultdict(int, b=1), Named(1)]
     for node in nodes:

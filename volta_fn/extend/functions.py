@@ -21,8 +21,7 @@ from volta_fn.errors import ArgumentError, TreeError
 from volta_fn.lazy_imports import deferred
 from volta_fn.random.keys import PRNGKeyArray
 from volta_fn.source import parameter_names
-from volta_fn.tree.registry import NAMESPACE, optree, register_dataclass, register_node
-from volta_fn.tree.registry import REGISTERED
+from volta_fn.tree.registry import NAMESPACE, REGISTERED, optree, register_dataclass, register_node
 
 # Functions with transformations applied to them: `jax.extend.linear_util`.
 #

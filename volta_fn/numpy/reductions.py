@@ -1,8 +1,8 @@
 """Reductions along axes, also cumulative ones, and those that ignore NaN.
 
-`axis` is an integer, several, or None for all dimensions; sums, extrema, means and variances take names of mapped axes, too; `keepdims` leaves reduced dimensions with size 1; `where` masks elements out;
-`initial` joins the result. Integers narrower than the default dtype are summed in it (int8 in int32, uint8 in uint32, booleans in
-int32), float16 and bfloat16 in float32.
+`axis` is an integer, several, or None for all dimensions; sums, extrema, means and variances take names of mapped axes, too. `keepdims`
+leaves reduced dimensions with size 1; `where` masks elements out; `initial` joins the result. Integers narrower than the default dtype are
+summed in it (int8 in int32, uint8 in uint32, booleans in int32), float16 and bfloat16 in float32.
 """
 
 from __future__ import annotations
