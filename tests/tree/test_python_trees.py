@@ -114,8 +114,8 @@ def test_structures_of_dictionaries_and_their_transformation(library: Any) -> No
 
 
 def test_registrations() -> None:
-    theirs = optree.register_pytree_node.get(Pair, namespace="test of trees")  # type: ignore[attr-defined]
-    ours = python_trees.register_pytree_node.get(Pair, namespace="test of trees")  # type: ignore[attr-defined]
+    theirs = optree.register_pytree_node.get(Pair, namespace="test of trees")
+    ours = python_trees.register_pytree_node.get(Pair, namespace="test of trees")
     assert ours.unflatten_func("pair", [1, 2]) == theirs.unflatten_func("pair", [1, 2]) == Pair(1, 2, "pair")
     assert python_trees.register_pytree_node.get(Point) is None  # type: ignore[attr-defined]
 

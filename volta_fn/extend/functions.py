@@ -399,7 +399,9 @@ class Node(NamedTuple):
 
 
 class Registry(Mapping[type, Node]):
-    """The classes of containers, and how each is taken apart: a node is distinguished by its structure.
+    """The classes of containers, and how each is taken apart.
+
+    What distinguishes a node is its structure.
 
     >>> children, data = registry[dict].to_iter({"b": 1, "a": [1, 2]})
     >>> children, registry[dict].from_iter(data, [3, 4])

@@ -20,7 +20,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.lax import Precision
 from volta_fn.primitives.data_movement.movement import broadcast_to, canonical_axes
 
-Axis = int | Sequence[int] | None
+Axis = int | str | Sequence[int | str] | None
 
 #: The dtype of indices and counts.
 INDEX = np.dtype(np.int32)
@@ -149,7 +149,7 @@ def as_signed(numbers: Array) -> Array:
 def axes_of(function: str, axis: Axis, ndim: int) -> tuple[int, ...]:
     """Return the dimensions that `axis` names, counted from the front; None names all."""
     try:
-        return canonical_axes(axis.tolist() if isinstance(axis, np.ndarray) else axis, ndim, "axis")
+        return canonical_axes(axis.tolist() if isinstance(axis, np.ndarray) else axis, ndim, "axis")  # type: ignore[arg-type]  # names raise TypeError
     except ShapeError as error:
         raise type(error)(f"{function}: {error.message}") from None
     except (AttributeError, TypeError):
@@ -157,7 +157,7 @@ def axes_of(function: str, axis: Axis, ndim: int) -> tuple[int, ...]:
 
 
 def split_axes(function: str, axis: Axis, ndim: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Return the dimensions that `axis` names, as `axes_of`, and the names of mapped axes among them, such as `vmap`'s."""
+    """Return the dimensions that `axis` names, and the names of mapped axes in it."""
     entries = axis if isinstance(axis, (tuple, list)) else (axis,)
     names = tuple([e for e in entries if isinstance(e, str)])
     if not names:
