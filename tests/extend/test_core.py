@@ -13,7 +13,7 @@ import volta_fn as vf
 from volta_fn import monitoring
 from volta_fn.core import staging
 from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.extend import core, dtypes, functions
+from volta_fn.extend import core, dtypes, functions, primitives
 from volta_fn.extend import interpreters as pe
 
 jnp = vf.numpy
@@ -87,6 +87,42 @@ def test_libraries_have_traces_of_their_own() -> None:
     assert trace.is_valid()
     trace.invalidate()
     assert not trace.is_valid()
+
+
+def test_interpreters_read_whether_a_call_is_inlined() -> None:
+    options = []
+
+    class Reading(Logging):
+        def process_primitive(self, primitive, tracers, params):
+            if primitive.name == "jit":
+                options.append(params["inline"])
+            return super().process_primitive(primitive, tracers, params)
+
+    with core.take_current_trace() as parent:
+        trace = Reading(parent, [])
+        with core.set_current_trace(trace):
+            result = vf.jit(jnp.cos)(Traced(trace, jnp.float32(0.5)))
+    np.testing.assert_allclose(result.value, np.cos(0.5), rtol=1e-6)
+    assert options == [False]
+
+
+def test_interpreters_see_roundings_as_one_primitive() -> None:
+    round_p, methods = primitives.round_p, []
+
+    class Rounding(Logging):
+        def process_primitive(self, primitive, tracers, params):
+            if primitive is round_p:
+                methods.append(params["rounding_method"])
+            return super().process_primitive(primitive, tracers, params)
+
+    x = np.array([-1.5, -0.5, 0.5, 2.5], np.float32)
+    with core.take_current_trace() as parent:
+        trace = Rounding(parent, [])
+        with core.set_current_trace(trace):
+            even, away = jnp.rint(Traced(trace, jnp.asarray(x))), vf.lax.round(Traced(trace, jnp.asarray(x)))
+    np.testing.assert_array_equal(even.value, np.rint(x))
+    np.testing.assert_array_equal(away.value, [-2, -1, 1, 3])
+    assert methods == [1, 0]
 
 
 def test_evaluation_and_rebuilding_of_programs() -> None:

@@ -66,6 +66,26 @@ class Named:
         return cls(*children)
 
 
+def test_containers_are_rebuilt_by_the_entries_of_the_registry() -> None:
+    from jax._src.tree_util import _registry  # private: the libraries that use it are unmodified
+
+    nodes = [{"b": 1, "a": 2}, [1, [2]], (1,), (), None, collections.OrderedDict(b=1, a=2), collections.defaultdict(int, b=1), Named(1)]
+    for node in nodes:
+        ours, theirs = functions.registry[type(node)], _registry[type(node)]
+        children, data = ours.to_iter(node)
+        expected, expected_data = theirs.to_iter(node)
+        assert children == [*expected] and hash(data) == hash(ours.to_iter(node)[1])
+        changed = [("new", child) for child in children]
+        ours_rebuilt, theirs_rebuilt = ours.from_iter(data, changed), theirs.from_iter(expected_data, changed)
+        if isinstance(node, Named):
+            assert ours_rebuilt.value == theirs_rebuilt.value == ("new", 1)
+        else:
+            assert ours_rebuilt == theirs_rebuilt and type(ours_rebuilt) is type(node)
+    assert list in functions.registry and int not in functions.registry and len(functions.registry) == len([*functions.registry])
+    with pytest.raises(KeyError):
+        functions.registry[int]
+
+
 def test_the_registry_has_the_methods_of_jax() -> None:
     counts = collections.defaultdict(int, b=1, a=2)
     nodes = [{"b": [1], "a": 2}, [1, [2]], (1,), (), None, Point(1, [2]), collections.OrderedDict(b=1, a=2), counts, Named([1])]

@@ -117,3 +117,38 @@ def test_marked_functions_keep_their_names_and_parameters() -> None:
         power(x=X, y=X)
     with pytest.raises(TypeError):
         power(X)
+
+
+class Changing:
+    """A sequence of arrays, and an array, whose elements change between calls while the object is the same."""
+
+    def __init__(self) -> None:
+        self.number = 0.0
+
+    def __jax_array__(self) -> Any:
+        return jnp.full(600, self.number)
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Any:
+        return iter([jnp.full(600, self.number), jnp.ones(600)])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda o: jnp.hypot(jnp.zeros(600), o),
+        lambda o: jnp.clip(jnp.zeros(600), o, None),
+        lambda o: jnp.where(jnp.ones(600) > 0, o, jnp.zeros(600)),
+        lambda o: jnp.choose(jnp.zeros(600, int), [o, jnp.ones(600)]),
+        lambda o: jnp.stack([o, jnp.ones(600)]),
+        jnp.concatenate,
+        jnp.hstack,
+    ],
+)
+def test_objects_that_hold_arrays_are_read_at_each_call(call: Any) -> None:
+    changing = Changing()
+    for number in range(8):
+        changing.number = float(number)
+        assert jnp.ravel(call(changing))[0] == number

@@ -252,3 +252,25 @@ def test_delete_by_masks():
             vnp.delete(x, wrong)
         with pytest.raises(ValueError):
             np.delete(x, wrong)
+
+
+class Blocks:
+    """A library's own sequence of arrays."""
+
+    def __init__(self, *arrays: np.ndarray) -> None:
+        self.arrays = arrays
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.arrays[index]
+
+
+@pytest.mark.parametrize("function", ["concatenate", "concat", "stack", "hstack", "vstack", "dstack", "column_stack"])
+def test_sequences_of_libraries_are_joined(function):
+    x, y = sample((3,), np.float32, 1), sample((3,), np.float32, 2)
+    np.testing.assert_array_equal(getattr(vnp, function)(Blocks(x, y)), getattr(np, function)([x, y]))
+    for wrong in ("xy", {"x": x}, iter([x, y]), 5, None):
+        with pytest.raises(ArgumentTypeError, match="expected a sequence of arrays"):
+            getattr(vnp, function)(wrong)

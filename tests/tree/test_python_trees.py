@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import subprocess
+import sys
 from typing import Any, NamedTuple
 
 import optree
@@ -109,3 +111,17 @@ def test_structures_of_dictionaries_and_their_transformation(library: Any) -> No
     nested = library.tree_structure([{"a": 1}, (2, 3)])
     assert library.treespec_transform(nested, lambda level: levels.append(level.type) or level) == nested
     assert {*levels} == {list, dict, tuple}
+
+
+def test_registrations() -> None:
+    theirs = optree.register_pytree_node.get(Pair, namespace="test of trees")
+    ours = python_trees.register_pytree_node.get(Pair, namespace="test of trees")
+    assert ours.unflatten_func("pair", [1, 2]) == theirs.unflatten_func("pair", [1, 2]) == Pair(1, 2, "pair")
+    assert python_trees.register_pytree_node.get(Point) is None  # type: ignore[attr-defined]
+
+
+def test_export_without_optree() -> None:
+    program = "import sys; sys.modules['optree'] = None; import volta_fn as vf; "
+    program += "print(float(vf.export.deserialize(vf.export.export(vf.jit(lambda x: x * 2))(1.0).serialize()).call(4.0)))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.stdout == "8.0\n", result.stderr

@@ -7,8 +7,9 @@ import dataclasses
 import functools
 import operator
 import pickle
+import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -400,3 +401,14 @@ def test_an_endless_recursion_of_a_users_function_is_its_own() -> None:
 
     with pytest.raises(RecursionError):
         tree.leaves([1], is_leaf=is_leaf)
+
+
+def test_a_namedtuple_is_registered_without_a_warning() -> None:
+    class Moments(NamedTuple):
+        mean: float
+        name: str
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tree.register_pytree_node(Moments, lambda node: ([node.mean], node.name), lambda name, children: Moments(children[0], name))
+    assert tree.map(lambda x: 2 * x, Moments(1.5, "a")) == Moments(3.0, "a")

@@ -23,7 +23,7 @@ import numpy as np
 
 from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import Primitive
+from volta_fn.core.primitive import PRIMITIVES, Primitive
 from volta_fn.errors import AxisNameError, ConcretizationError, LeakedTracerError, TracerArrayError, TracerBoolError, TracerIndexError
 
 
@@ -46,6 +46,9 @@ class Trace:
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Apply a primitive: its result, or a tuple of results if it has several."""
         # Interpreters written for JAX define `process_primitive`, which returns a list of several results.
+        form = _JAX_FORMS.get(primitive.name)
+        if form is not None:
+            primitive, params = PRIMITIVES[form[0]], {**params, **form[1]}
         result = self.process_primitive(primitive, args, params)
         return tuple(result) if primitive.multiple_results else result
 
@@ -121,9 +124,25 @@ def bind(primitive: Primitive, /, *args: Array, **params: Any) -> Any:
 _CHOICES = ("accuracy", "algorithm", "dimensions", "out_sharding", "sharding", "subset_by_index")
 
 
+#: By a primitive's name: the name that interpreters written for JAX read, and the parameters that JAX's primitive has beyond this one's.
+_JAX_FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "jit": ("jit", {"inline": False}),
+    "round": ("round", {"rounding_method": 0}),
+    "round_half_even": ("round", {"rounding_method": 1}),
+}
+
+
+def _from_jax(primitive: Primitive, params: dict[str, Any]) -> tuple[Primitive, dict[str, Any]]:
+    """Return the primitive and its parameters of what such an interpreter passes on."""
+    for name, (form, options) in _JAX_FORMS.items():
+        if primitive.name == form and options.items() <= params.items():
+            return PRIMITIVES[name], {key: value for key, value in params.items() if key not in options}
+    return primitive, params
+
+
 def _bind_values(primitive: Primitive, /, *args: Any, **params: Any) -> Any:
     """Apply the primitive to arrays or numbers; several results are a list, as in JAX."""
-    params = {name: value for name, value in params.items() if value is not None or name not in _CHOICES}
+    primitive, params = _from_jax(primitive, {name: value for name, value in params.items() if value is not None or name not in _CHOICES})
     result = _current.get().process(primitive, [as_value(arg) for arg in args], params)
     return list(result) if primitive.multiple_results else result
 

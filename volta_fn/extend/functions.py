@@ -11,7 +11,7 @@ import functools
 import inspect
 import operator
 from abc import ABCMeta
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from volta_fn import tree
@@ -21,8 +21,7 @@ from volta_fn.errors import ArgumentError, TreeError
 from volta_fn.lazy_imports import deferred
 from volta_fn.random.keys import PRNGKeyArray
 from volta_fn.source import parameter_names
-from volta_fn.tree.registry import NAMESPACE, optree, register_dataclass, register_node
-from volta_fn.tree.registry import REGISTERED as REGISTERED
+from volta_fn.tree.registry import NAMESPACE, REGISTERED, optree, register_dataclass, register_node
 
 # Functions with transformations applied to them: `jax.extend.linear_util`.
 #
@@ -387,6 +386,43 @@ def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: Callable[[Any], bool] |
 
 
 tree_broadcast = broadcast
+
+
+class Node(NamedTuple):
+    """How containers are taken apart and made.
+
+    `to_iter(node)` returns the children and what else distinguishes the node, `from_iter` the node of these.
+    """
+
+    to_iter: Callable[[Any], tuple[list[Any], Any]]
+    from_iter: Callable[[Any, Sequence[Any]], Any]
+
+
+class Registry(Mapping[type, Node]):
+    """The classes of containers, and how each is taken apart.
+
+    What distinguishes a node is its structure.
+
+    >>> children, data = registry[dict].to_iter({"b": 1, "a": [1, 2]})
+    >>> children, registry[dict].from_iter(data, [3, 4])
+    ([[1, 2], 1], {'b': 4, 'a': 3})
+    """
+
+    _NODE = Node(lambda node: flatten(node, is_leaf=lambda inner: inner is not node), lambda data, children: data.unflatten(children))
+
+    def __getitem__(self, typ: type) -> Node:
+        if typ not in REGISTERED:
+            raise KeyError(typ)
+        return self._NODE
+
+    def __iter__(self) -> Iterator[type]:
+        return iter(REGISTERED)
+
+    def __len__(self) -> int:
+        return len(REGISTERED)
+
+
+registry = Registry()
 
 
 def is_tree_node(typ: type) -> bool:

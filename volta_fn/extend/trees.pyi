@@ -1,6 +1,5 @@
 """Functions on pytrees in which an array of random keys is a leaf, as in JAX."""
 
-from volta_fn.extend.functions import REGISTERED as REGISTERED
 from volta_fn.extend.functions import AnyArray as AnyArray
 from volta_fn.extend.functions import all as all
 from volta_fn.extend.functions import all_leaves as all_leaves
@@ -16,6 +15,7 @@ from volta_fn.extend.functions import map as map
 from volta_fn.extend.functions import map_with_path as map_with_path
 from volta_fn.extend.functions import reduce as reduce
 from volta_fn.extend.functions import reduce_associative as reduce_associative
+from volta_fn.extend.functions import registry as registry
 from volta_fn.extend.functions import structure as structure
 from volta_fn.extend.functions import transpose as transpose
 from volta_fn.extend.functions import tree_all as tree_all

@@ -20,7 +20,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.lax import Precision
 from volta_fn.primitives.data_movement.movement import broadcast_to, canonical_axes
 
-Axis = int | Sequence[int] | None
+Axis = int | str | Sequence[int | str] | None
 
 #: The dtype of indices and counts.
 INDEX = np.dtype(np.int32)
@@ -157,11 +157,20 @@ def as_signed(numbers: Array) -> Array:
 def axes_of(function: str, axis: Axis, ndim: int) -> tuple[int, ...]:
     """Return the dimensions that `axis` names, counted from the front; None names all."""
     try:
-        return canonical_axes(axis.tolist() if isinstance(axis, np.ndarray) else axis, ndim, "axis")
+        return canonical_axes(axis.tolist() if isinstance(axis, np.ndarray) else axis, ndim, "axis")  # type: ignore[arg-type]  # names raise TypeError
     except ShapeError as error:
         raise type(error)(f"{function}: {error.message}") from None
     except (AttributeError, TypeError):
         raise ArgumentTypeError(f"{function}: axis must be an integer, a tuple of integers or None, got {axis!r}") from None
+
+
+def split_axes(function: str, axis: Axis, ndim: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the dimensions that `axis` names, and the names of mapped axes in it."""
+    entries = axis if isinstance(axis, (tuple, list)) else (axis,)
+    names = tuple([e for e in entries if isinstance(e, str)])
+    if not names:
+        return axes_of(function, axis, ndim), ()
+    return axes_of(function, [e for e in entries if not isinstance(e, str)], ndim), names
 
 
 def axis_of(function: str, axis: int, ndim: int) -> int:

@@ -228,7 +228,7 @@ def clip(arr: Any, /, min: Any = None, max: Any = None) -> Array:
     if is_complex(value):
         raise DTypeError("clip: complex numbers have no order; clip the real and imaginary parts")
     for (combine, _), bound in zip(limits, bounds, strict=True):
-        value = combine(value, bound)
+        value = combine(bound, value)  # the order in which JAX's programs have them
     return value
 
 

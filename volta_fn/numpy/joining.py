@@ -49,6 +49,8 @@ _STATIC_ADVICE = "It decides the shape of the result, so it must be known while 
 def _items(function: str, arrays: Any, dtype: Any) -> list[Array]:
     if isinstance(arrays, (Array, np.ndarray)):
         arrays = list(array(arrays)) if np.ndim(arrays) else arrays
+    if not isinstance(arrays, (list, tuple)) and hasattr(arrays, "__len__") and not isinstance(arrays, (str, bytes, dict)):
+        arrays = tuple(arrays)  # a library's own sequence
     if not isinstance(arrays, (list, tuple)):
         raise ArgumentTypeError(f"{function}: expected a sequence of arrays, got {arrays!r:.80} of type {type(arrays).__name__}")
     if not arrays:

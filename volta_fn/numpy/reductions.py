@@ -1,8 +1,9 @@
 """Reductions along axes, also cumulative ones, and those that ignore NaN.
 
-`axis` is an integer, several, or None for all dimensions; `keepdims` leaves reduced dimensions with size 1; `where` masks elements out;
-`initial` joins the result. Results are strongly typed, also those of weak arrays. Integers narrower than the default dtype are summed in it (int8 in int32, uint8 in uint32, booleans in
-int32), float16 and bfloat16 in float32.
+`axis` is an integer, several, or None for all dimensions; sums, extrema, means and variances take names of mapped axes, too. `keepdims`
+leaves reduced dimensions with size 1; `where` masks elements out; `initial` joins the result. Results are strongly typed, also those of
+weak arrays. Integers narrower than the default dtype are summed in it (int8 in int32, uint8 in uint32, booleans in int32), float16 and
+bfloat16 in float32.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from volta_fn.numpy.arguments import (
     operand,
     promote,
     promote_inexact,
+    split_axes,
     strong_array,
 )
 from volta_fn.numpy.arithmetic import floor_divide
@@ -83,7 +85,7 @@ def sum(
     >>> jnp.sum(jnp.array([[1, 2], [3, 4]]), axis=0)
     Array([4, 6], dtype=int32)
     """
-    rules = (0, lax.reduce_sum, lax.add, lax.reduce_or, lax.bitwise_or)
+    rules = (0, lax.reduce_sum, lax.add, lax.psum, lax.reduce_or, lax.bitwise_or, lax.pmax)
     return _accumulated("sum", a, axis, dtype, out, keepdims, initial, where, promote_integers, rules)
 
 
@@ -97,7 +99,7 @@ def prod(
     >>> jnp.prod(jnp.array([1.5, 2.0, 2.0]))
     Array(6., dtype=float32)
     """
-    rules = (1, lax.reduce_prod, lax.mul, lax.reduce_and, lax.bitwise_and)
+    rules = (1, lax.reduce_prod, lax.mul, None, lax.reduce_and, lax.bitwise_and, None)
     return _accumulated("prod", a, axis, dtype, out, keepdims, initial, where, promote_integers, rules)
 
 
@@ -107,11 +109,16 @@ def _accumulated(
     no_out(name, out)
     value = operand(name, "a", a)
     result_dtype = dtype_or(dtype, summed_dtype(value.dtype) if promote_integers else value.dtype)
-    axes = axes_of(name, axis, value.ndim)
-    identity, *numeric, reduce_bool, combine_bool = rules
-    reduce, combine = (reduce_bool, combine_bool) if result_dtype == BOOL else numeric
+    identity, *numeric, reduce_bool, combine_bool, collect_bool = rules
+    reduce, combine, collect = (reduce_bool, combine_bool, collect_bool) if result_dtype == BOOL else numeric
+    axes, names = split_axes(name, axis, value.ndim) if collect else (axes_of(name, axis, value.ndim), ())
     value = masked(lax.convert_element_type(value, result_dtype), where, identity)
-    return restore(_with_initial(reduce(value, axes), initial, combine), axes, keepdims)
+    return restore(_with_initial(_collected(reduce(value, axes), names, collect), initial, combine), axes, keepdims)
+
+
+def _collected(reduced: Array, names: tuple[str, ...], collect: Callable[..., Array]) -> Array:
+    """Return a reduction's result, also reduced along the mapped axes of these names."""
+    return collect(reduced, names) if names else reduced
 
 
 @fused
@@ -123,13 +130,13 @@ def max(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, ini
 
     Raises `ShapeError` for no elements without `initial`.
     """
-    return _extremum("max", a, axis, out, keepdims, initial, where, (lax.reduce_max, lax.max, lowest))
+    return _extremum("max", a, axis, out, keepdims, initial, where, (lax.reduce_max, lax.max, lax.pmax, lowest))
 
 
 @fused
 def min(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
     """Return the smallest element along `axis`, like `max`."""
-    return _extremum("min", a, axis, out, keepdims, initial, where, (lax.reduce_min, lax.min, highest))
+    return _extremum("min", a, axis, out, keepdims, initial, where, (lax.reduce_min, lax.min, lax.pmin, highest))
 
 
 def minmax(
@@ -144,16 +151,17 @@ def minmax(
     return min(a, axis, out, keepdims, least, where), max(a, axis, out, keepdims, greatest, where)
 
 
-def _extremum(name: str, a: Any, axis: Axis, out: None, keepdims: bool, initial: Any, where: Any, rules: tuple[Any, Any, Any]) -> Array:
+def _extremum(name: str, a: Any, axis: Axis, out: None, keepdims: bool, initial: Any, where: Any, rules: tuple[Any, ...]) -> Array:
     no_out(name, out)
-    reduce, combine, identity = rules
+    reduce, combine, collect, identity = rules
     value = operand(name, "a", a)
-    axes = axes_of(name, axis, value.ndim)
+    axes, names = split_axes(name, axis, value.ndim)
     if initial is None:
         _check_not_empty(name, value, axes)
         if where is not None:
             raise ArgumentError(f"{name}: where= needs initial=, the result where no element is left")
-    reduced = reduce(masked(lax.convert_element_type(value, value.dtype), where, identity(value.dtype)), axes)
+    value = lax.convert_element_type(value, value.dtype)
+    reduced = _collected(reduce(masked(value, where, identity(value.dtype)), axes), names, collect)
     return restore(_with_initial(reduced, initial, combine), axes, keepdims)
 
 
@@ -240,12 +248,12 @@ def ptp(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False) -> 
     return lax.sub(max(a, axis, out, keepdims), min(a, axis, out, keepdims))
 
 
-def element_count(value: Array, axes: tuple[int, ...], where: Any) -> Any:
+def element_count(value: Array, axes: tuple[int, ...], where: Any, names: tuple[str, ...] = ()) -> Any:
     """Return how many elements a reduction combines; an array under a mask."""
     if where is None:
         shape = value.shape
-        return math.prod([shape[i] for i in axes])
-    return sum(broadcast_to(operand("a reduction", "where", where), value.shape), axes, dtypes.index_dtype(value.size))
+        return math.prod([*[shape[i] for i in axes], *[lax.axis_size(name) for name in names]])
+    return sum(broadcast_to(operand("a reduction", "where", where), value.shape), (*axes, *names), dtypes.index_dtype(value.size))
 
 
 def _accumulation_operand(value: Array, dtype: Any, where: Any) -> tuple[Array, np.dtype]:
@@ -264,13 +272,14 @@ def mean(a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdim
     """
     no_out("mean", out)
     value, result_dtype = _accumulation_operand(operand("mean", "a", a), dtype, where)
-    axes = axes_of("mean", axis, value.ndim)
-    result = _mean(value, axes, where)
+    axes, names = split_axes("mean", axis, value.ndim)
+    result = _mean(value, axes, where, names)
     return restore(lax.convert_element_type(result, result_dtype), axes, keepdims)
 
 
-def _mean(value: Array, axes: tuple[int, ...], where: Any) -> Array:
-    return lax.div(lax.reduce_sum(masked(value, where, 0), axes), to_dtype(element_count(value, axes, where), value.dtype))
+def _mean(value: Array, axes: tuple[int, ...], where: Any, names: tuple[str, ...]) -> Array:
+    total = _collected(lax.reduce_sum(masked(value, where, 0), axes), names, lax.psum)
+    return lax.div(total, to_dtype(element_count(value, axes, where, names), value.dtype))
 
 
 @fused
@@ -299,15 +308,15 @@ def variance(
         raise ArgumentError(f"{function}: give ddof or correction, not both; got ddof={ddof}, correction={correction}")
     removed = ddof if correction is None else correction
     value, result_dtype = _accumulation_operand(operand(function, "a", a), dtype, where)
-    axes = axes_of(function, axis, value.ndim)
-    center = restore(_mean(value, axes, where), axes, True) if mean is None else to_dtype(mean, value.dtype)
+    axes, names = split_axes(function, axis, value.ndim)
+    center = restore(_mean(value, axes, where, names), axes, True) if mean is None else to_dtype(mean, value.dtype)
     deviations = masked(lax.sub(value, center), where, 0)  # masked before squaring, so that masked NaN does not reach derivatives
     if not is_complex(deviations):
         squares = lax.mul(deviations, deviations)
     else:
         squares = lax.add(lax.integer_pow(lax.real(deviations), 2), lax.integer_pow(lax.imag(deviations), 2))
-    count = lax.sub(to_dtype(element_count(value, axes, where), squares.dtype), to_dtype(removed, squares.dtype))
-    total = lax.reduce_sum(squares, axes)
+    count = lax.sub(to_dtype(element_count(value, axes, where, names), squares.dtype), to_dtype(removed, squares.dtype))
+    total = _collected(lax.reduce_sum(squares, axes), names, lax.psum)
     result = lax.div(total, lax.max(count, full_like_scalar(count, 0.0)))
     return restore(result, axes, keepdims), dtypes.real_dtype(result_dtype)
 

@@ -6,6 +6,7 @@ elements are cut, missing ones filled with `fill_value`.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -68,12 +69,15 @@ def _grouped(rows: Array, equal_nan: bool) -> _Groups:
     position = lax.iota(index, n)
     keys = [lax.index_in_dim(rows, j, 1, keepdims=False) for j in range(m)]
     *columns, order = lax.sort((*keys, position), num_keys=m) if m else (position,)
-    differs = broadcast_to(array(np.bool_(False)), (max(n - 1, 0),))
-    for column in columns:
-        differs = lax.bitwise_or(differs, _differs_from_previous(column, equal_nan))
+    differs = _any_of([_differs_from_previous(column, equal_nan) for column in columns], (max(n - 1, 0),))
     starts = lax.concatenate([broadcast_to(array(np.bool_(True)), (min(n, 1),)), differs], 0)
     group = lax.cumsum(lax.convert_element_type(starts, index), 0) - 1
     return _Groups(order, starts, group, reductions.count_nonzero(starts))
+
+
+def _any_of(masks: list[Array], shape: tuple[int, ...]) -> Array:
+    """Return where any of some masks of a shape is True."""
+    return functools.reduce(lax.bitwise_or, masks) if masks else broadcast_to(array(np.bool_(False)), shape)
 
 
 def _differs_from_previous(column: Array, equal_nan: bool) -> Array:
@@ -192,9 +196,7 @@ def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: 
     value, tests = promote("isin", element, array(test_elements) if isinstance(test_elements, (list, tuple)) else test_elements)
     tests = lax.reshape(tests, (tests.size,))
     if tests.size <= FEW:
-        contained = broadcast_to(array(np.bool_(False)), value.shape)
-        for number in range(tests.size):
-            contained = lax.bitwise_or(contained, lax.eq(lax.index_in_dim(tests, number, keepdims=False), value))
+        contained = _any_of([lax.eq(lax.index_in_dim(tests, i, keepdims=False), value) for i in range(tests.size)], value.shape)
     else:
         ordered = lax.sort(tests)
         nearest = ordered[lax.min(searchsorted(ordered, value), dtypes.index_dtype(tests.size).type(tests.size - 1))]

@@ -91,9 +91,13 @@ def described(value: Any, arrays: list[ConcreteArray]) -> Any:
         return kind, repr(value)
     if kind is list or kind is tuple:
         return kind, *[described(entry, arrays) for entry in value]
-    if not isinstance(value, type) and (isinstance(value, Array) or hasattr(value, "__array__")):
+    if not (kind is bool or isinstance(value, (type, np.dtype))) and (isinstance(value, Array) or any(hasattr(value, n) for n in _MUTABLE)):
         raise NoSignatureError
     return kind, value
+
+
+#: Methods of objects that hold arrays: those may change while the object, and its hash, remain.
+_MUTABLE = ("__array__", "__jax_array__", "__len__", "__iter__", "__getitem__")
 
 
 # Declarations of elementwise primitives, from which all rules are derived.

@@ -13,8 +13,15 @@ from typing import Any, NamedTuple
 Flatten = Callable[[Any], tuple[Any, ...]]
 IsLeaf = Callable[[Any], bool] | None
 
-#: How the nodes of registered classes are flattened and made.
-_REGISTERED: dict[type, tuple[Flatten, Callable[[Any, Any], Any]]] = {}
+
+class Registration(NamedTuple):
+    """How the nodes of a registered class are flattened and made."""
+
+    flatten_func: Flatten
+    unflatten_func: Callable[[Any, Any], Any]
+
+
+_REGISTERED: dict[type, Registration] = {}
 
 
 class Entry:
@@ -312,4 +319,12 @@ def register_pytree_node(kind: type, flatten: Flatten, unflatten: Callable[[Any,
     """Make a class a node; raise ValueError if it is one already."""
     if kind in _REGISTERED or kind in (*_DICTS, list, tuple, type(None), collections.deque):
         raise ValueError(f"{kind.__name__} is registered already")
-    _REGISTERED[kind] = flatten, unflatten
+    _REGISTERED[kind] = Registration(flatten, unflatten)
+
+
+def _registration(kind: type, *, namespace: str = "") -> Registration | None:
+    """Return the registration of a class; None if it has none."""
+    return _REGISTERED.get(kind)
+
+
+register_pytree_node.get = _registration  # type: ignore[attr-defined]  # as optree's function has it

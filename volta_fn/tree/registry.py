@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -277,7 +278,10 @@ def _register(cls: type, flatten: Callable[[Any], Any], unflatten: Callable[[Any
     if not isinstance(cls, type):
         raise TreeError(f"only a class can be registered as a pytree node, got {cls!r}")
     try:
-        optree.register_pytree_node(cls, flatten, unflatten, namespace=NAMESPACE)
+        with warnings.catch_warnings():
+            # optree warns of classes that are nodes without registration, as namedtuples are; JAX does not.
+            warnings.filterwarnings("ignore", "PyTree type .* already registered in the global namespace", UserWarning)
+            optree.register_pytree_node(cls, flatten, unflatten, namespace=NAMESPACE)
         REGISTERED.add(cls)
     except ValueError as error:
         raise TreeError(f"{cls.__name__} cannot be registered as a pytree node: it is one already") from error

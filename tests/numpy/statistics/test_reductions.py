@@ -8,7 +8,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from tests.numpy.oracle import ALL, BF16, COMPLEX, FLOATS, INTEGERS, REALS, check, sample
-from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, AxisNameError, ShapeError
 
 AXES = [None, 0, 1, -1, (0, 2), (), (2, 0, 1)]
 ROUGH = {np.dtype(np.float16): 1e-2, BF16: 6e-2}
@@ -180,6 +180,29 @@ def test_gradients():
     np.testing.assert_allclose(np.asarray(vf.grad(vnp.nanstd)(x)), slope / 2 / np.nanstd(x), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["sum", "max", "min", "mean", "var", "std", "ptp", "count_nonzero", "nansum"])
+def test_names_of_mapped_axes(name):
+    x = np.random.default_rng(3).integers(-3, 4, (4, 3, 2)).astype(np.float32)
+    reduce = getattr(vnp, name)
+    rows = vf.vmap(lambda row: reduce(row, axis="rows"), axis_name="rows")(x)
+    np.testing.assert_allclose(rows, np.broadcast_to(getattr(np, name)(x, axis=0), x.shape), rtol=1e-6)
+    both = vf.jit(vf.vmap(lambda row: reduce(row, axis=(1, "rows"), keepdims=True), axis_name="rows"))(x)
+    expected = getattr(np, name)(x, axis=(0, 2))
+    np.testing.assert_allclose(both, np.broadcast_to(expected[:, None], (4, 3, 1)), rtol=1e-6)
+
+
+def test_masks_and_initial_along_mapped_axes():
+    x, mask = np.arange(6.0, dtype=np.float32).reshape(2, 3), np.array([[True, False, True], [True, True, True]])
+    mapped = lambda function: vf.vmap(function, axis_name="rows")(x, mask)[0]
+    np.testing.assert_allclose(mapped(lambda r, m: r.sum("rows", where=m, initial=3)), 3 + np.sum(x, 0, where=mask))
+    np.testing.assert_allclose(mapped(lambda r, m: r.mean("rows", where=m)), np.mean(x, 0, where=mask))
+    np.testing.assert_allclose(mapped(lambda r, m: r.var("rows", where=m)), np.var(x, 0, where=mask))
+    np.testing.assert_allclose(mapped(lambda r, m: r.max("rows", where=m, initial=1)), np.max(x, 0, where=mask, initial=1))
+    np.testing.assert_allclose(vf.vmap(lambda r: vnp.sum(r > 2, axis="rows", dtype=bool), axis_name="rows")(x)[0], (x > 2).any(0))
+    slopes = vf.grad(lambda x: vf.vmap(lambda r: r.mean("rows") * r, axis_name="rows")(x).sum())(x)
+    np.testing.assert_allclose(slopes, np.broadcast_to(x.sum(0), x.shape), rtol=1e-6)
+
+
 @pytest.mark.wide
 @pytest.mark.parametrize(
     ("call", "error", "words"),
@@ -187,7 +210,8 @@ def test_gradients():
         (lambda: vnp.sum([1, 2]), ArgumentTypeError, "sum: argument a"),
         (lambda: vnp.sum(np.ones((2, 3)), axis=2), ShapeError, "sum: axis=2 is out of range for an array with 2 dimensions"),
         (lambda: vnp.mean(np.ones((2, 3)), axis=(0, -2)), ShapeError, "mean: .*twice"),
-        (lambda: vnp.max(np.ones(2), axis="x"), ArgumentTypeError, "max: axis must be an integer"),
+        (lambda: vnp.prod(np.ones(2), axis="x"), ArgumentTypeError, "prod: axis must be an integer"),
+        (lambda: vnp.max(np.ones(2), axis="x"), AxisNameError, "no axis named 'x'"),
         (lambda: vnp.sum(np.ones(2), out=np.ones(())), ArgumentError, "sum: .*out="),
         (lambda: vnp.max(np.ones(2), where=np.array([True, False])), ArgumentError, "initial"),
         (lambda: vnp.argmax(np.ones((2, 3)), axis=(0, 1)), ArgumentTypeError, "argmax: axis must be one integer"),
