@@ -176,9 +176,10 @@ def _axis_size(values: Sequence[Array], dims: Sequence[int | None], axis_size: i
         raise ArgumentError(f"vmap of {name}: nothing is mapped (there are no arrays, or all in_axes are None), so axis_size must be given")
     if len(set(sizes)) > 1:
         labels = argument_labels(fun, in_tree)
-        listed = ", ".join(f"{n} of shape {v.shape} along axis {d}" for n, v, d in zip(labels, values, dims, strict=True) if d is not None)
+        mapped = [f"{n} of shape {v.shape} along axis {d}" for n, v, d in zip(labels, values, dims, strict=True) if d is not None]
+        listed = ", ".join(mapped + [f"axis_size={axis_size}"] * (axis_size is not None))
         raise ShapeError(
-            f"vmap of {name}: the mapped axes must have one size; got {listed}. in_axes=None marks arguments that are not mapped"
+            f"vmap got inconsistent sizes for array axes to be mapped: {name} takes {listed}. in_axes=None marks arguments that are not mapped"
         )
     return sizes[0]
 
