@@ -101,6 +101,26 @@ def test_leaked_tracers_are_named() -> None:
             use()
 
 
+def test_a_loop_of_one_example_masks_nothing() -> None:
+    """Its body updates an array in place, where a mask would pass over the array in every iteration."""
+
+    def fill(start: Any, end: Any, x: Any) -> Any:
+        return lax.while_loop(lambda s: s[0] < end, lambda s: (s[0] + 1, s[1].at[s[0]].set(s[0] * x)), (start, jnp.zeros(6)))
+
+    def expected(start: int, end: int, x: float) -> tuple[int, list[float]]:
+        return max(start, end), [i * x if start <= i < end else 0 for i in range(6)]
+
+    calls = [(1, 4, 0.5), (3, 6, 2.0), (4, 2, 1.0)]
+    for call in calls:
+        for mapped in (vf.vmap(fill), vf.jit(vf.vmap(fill))):
+            ends, filled = mapped(*[jnp.array([a]) for a in call])
+            assert (ends.tolist(), filled.tolist()) == ([expected(*call)[0]], [expected(*call)[1]])
+    ends, filled = vf.vmap(vf.vmap(fill))(*[jnp.array(column)[:, None] for column in zip(*calls, strict=True)])
+    assert ends.tolist() == [[expected(*call)[0]] for call in calls] and filled.tolist() == [[expected(*call)[1]] for call in calls]
+    text = str(vf.make_jaxpr(vf.vmap(fill))(*[jnp.array([a]) for a in calls[0]]))
+    assert "f32[1,6] = select_n" not in text and "reduce_or" not in text
+
+
 @pytest.mark.wide
 def test_nesting_with_jit_grad_and_control_flow() -> None:
     jax = pytest.importorskip("jax")
