@@ -141,7 +141,10 @@ def vectorize(
 
 
 def _is_key_of(x: Any, dtype: Any, name: str) -> bool:
-    """Return True for keys of that type, False if neither is one of keys; raise `DTypeError` for what no conversion gives."""
+    """Return True for keys of that type, and False if neither is one of keys.
+
+    Raises `DTypeError` for keys of another type, and for what is no keys.
+    """
     if not (_is_key(x) or isinstance(dtype, KeyType)):
         return False
     if not _is_key(x) or x.dtype != dtype:
@@ -164,7 +167,9 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
 
 
 def convert_element_type(operand: Any, new_dtype: Any) -> Any:
-    """Return the elements as `new_dtype`; Python's integers wrap around, and keys have their type alone.
+    """Return the elements as `new_dtype`.
+
+    Python's integers wrap around, and keys have their type alone.
 
     >>> convert_element_type(1.5, "int32")
     Array(1, dtype=int32)
