@@ -6,8 +6,8 @@
 FOLDER has the tests: a clone's, or an installed wheel's where that holds them. The package itself is installed, or in PYTHONPATH. Each
 GROUP is a folder or a file of FOLDER, such as losses or ops/core_test (without any: all of FOLDER). A group runs in a process of its own,
 each test within N seconds; a process that dies goes on after the test that ended it. A line per group has its passed, failed and skipped
-tests and its seconds. With --sample N tests are drawn from each group, by the same seed the same. With --save all outcomes go to a file, a line
-of JSON for each test; --passed and --failed run just the tests that passed or failed in such a file. So this compares with JAX:
+tests and its seconds. With --sample N tests are drawn from each group, by the same seed the same. With --save all outcomes go to a file, a
+line of JSON for each test; --passed and --failed run just the tests that passed or failed in such a file. So this compares with JAX:
 
     python tools/package_tests.py FOLDER --jax --sample 200 --save jax.jsonl
     python tools/package_tests.py FOLDER --passed jax.jsonl --save here.jsonl
