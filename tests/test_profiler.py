@@ -72,5 +72,5 @@ def test_memory_of_devices(tmp_path: Path) -> None:
     profiler.save_device_memory_profile(tmp_path / "memory.txt", backend="cpu")
     head, row = (tmp_path / "memory.txt").read_text().splitlines()
     assert len(head.split("\t")) == len(row.split("\t")) == 5
-    with pytest.raises(errors.DeviceError, match="unknown platform 'cuda'"):
+    with pytest.raises(errors.DeviceError, match="Unknown backend 'cuda'"):
         profiler.device_memory_profile("cuda")

@@ -1,12 +1,13 @@
 """Run a package's own tests, on volta_fn or on JAX.
 
-    python tools/package_tests.py FOLDER [GROUP ...] [--jax] [--sample N] [--passed FILE] [--failed FILE] [--save FILE] [--seconds N]
+    python tools/package_tests.py FOLDER [GROUP ...] [--jax] [--sample N [--seed N]] [--passed FILE] [--failed FILE] [--save FILE]
+        [--seconds N]
 
 FOLDER has the tests: a clone's, or an installed wheel's where that holds them. The package itself is installed, or in PYTHONPATH. Each
 GROUP is a folder or a file of FOLDER, such as losses or ops/core_test (without any: all of FOLDER). A group runs in a process of its own,
 each test within N seconds; a process that dies goes on after the test that ended it. A line per group has its passed, failed and skipped
-tests and its seconds. With --sample N tests are drawn from each group, always the same ones. With --save all outcomes go to a file, a line
-of JSON for each test; --passed and --failed run just the tests that passed or failed in such a file. So this compares with JAX:
+tests and its seconds. With --sample N tests are drawn from each group, by the same seed the same. With --save all outcomes go to a file, a
+line of JSON for each test; --passed and --failed run just the tests that passed or failed in such a file. So this compares with JAX:
 
     python tools/package_tests.py FOLDER --jax --sample 200 --save jax.jsonl
     python tools/package_tests.py FOLDER --passed jax.jsonl --save here.jsonl
@@ -56,8 +57,9 @@ class TooLong(BaseException):
 class Recorder:
     """A plug-in of pytest that writes each test's outcome to a file."""
 
-    def __init__(self, folder: Path, path: Path, seconds: int, sample: int, chosen: frozenset[str] | None) -> None:
-        self._folder, self._path, self._seconds, self._sample, self._chosen = folder, path, seconds, sample, chosen
+    def __init__(self, options: argparse.Namespace, chosen: frozenset[str] | None) -> None:
+        self._folder, self._path, self._seconds, self._chosen = options.folder, options.save, options.seconds, chosen
+        self._sample, self._random = options.sample, random.Random(options.seed)
         self._row: dict[str, Any] = {}
 
     def pytest_configure(self, config: Any) -> None:
@@ -72,7 +74,7 @@ class Recorder:
         names = {self._name(item): item for item in items}
         drawn = sorted(names if self._chosen is None else self._chosen & names.keys())
         if self._sample:
-            drawn = random.Random(39).sample(drawn, min(self._sample, len(drawn)))
+            drawn = self._random.sample(drawn, min(self._sample, len(drawn)))
         items[:] = [item for name, item in names.items() if name in {*drawn} - finished]
         for item in items:
             if "multi_device" in item.keywords and jax.device_count() == 1:
@@ -142,7 +144,7 @@ def run_group(options: argparse.Namespace, group: str, path: Path) -> None:
     environment["PYTHONPATH"] = os.pathsep.join([str(HERE), environment.get("PYTHONPATH", "")])
     start = [] if options.jax else ["-m", "volta_fn.jax"]
     command = [sys.executable, *start, str(HERE / "package_tests.py"), str(options.folder), group, "--inside", "--save", str(path)]
-    command += ["--seconds", str(options.seconds), "--sample", str(options.sample)]
+    command += ["--seconds", str(options.seconds), "--sample", str(options.sample), "--seed", str(options.seed)]
     for kind in ("passed", "failed"):
         command += [f"--{kind}", str(getattr(options, kind).resolve())] if getattr(options, kind) else []
     for _ in range(20):
@@ -188,8 +190,7 @@ def run_inside(options: argparse.Namespace) -> int:
     plugins = ["-p", "no:cacheprovider", "-p", "no:xdist"]
     files_of_tests = ["-o", "python_files=*_test.py test_*.py", "-c", os.devnull]
     arguments = ["-q", "--continue-on-collection-errors", *plugins, *files_of_tests, *ignored, "--rootdir", str(options.folder), *targets]
-    recorder = Recorder(options.folder, options.save, options.seconds, options.sample, chosen)
-    return int(pytest.main(arguments, plugins=[recorder]))
+    return int(pytest.main(arguments, plugins=[Recorder(options, chosen)]))
 
 
 def main() -> None:
@@ -200,6 +201,7 @@ def main() -> None:
     parser.add_argument("--jax", action="store_true")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=39)
     parser.add_argument("--passed", type=Path)
     parser.add_argument("--failed", type=Path)
     parser.add_argument("--save", type=Path)

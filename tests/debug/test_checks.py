@@ -85,6 +85,17 @@ def test_leaks_are_found_at_once() -> None:
         assert float(vf.jit(vf.grad(lambda x: vnp.sin(x) * lax.cond(x > 0, lambda: x, lambda: -x)))(0.5)) != 0
 
 
+def test_values_that_only_a_cycle_holds_are_no_leaks() -> None:
+    def in_a_cycle(x: Any) -> Any:
+        y = x * 2
+        cycle: list[Any] = [y]
+        cycle.append(cycle)
+        return y
+
+    with config.checking_leaks():
+        assert float(vf.jit(in_a_cycle)(1.0)) == 2
+
+
 def test_names_of_blocks_are_in_the_program() -> None:
     @named_call
     def layer(x: Any) -> Any:

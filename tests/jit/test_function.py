@@ -508,7 +508,7 @@ def test_the_signature_is_the_functions(follow_wrapped: bool) -> None:
 
 @pytest.mark.parametrize("name", ["device", "backend"])
 def test_devices_that_do_not_exist(name: str) -> None:
-    with pytest.raises(DeviceError, match="unknown platform 'cuda'") as listed:
+    with pytest.raises(DeviceError, match="Unknown backend 'cuda'") as listed:
         vf.devices("cuda")
     for decorate in (lambda **options: vf.jit(jnp.sin, **options), vf.jit):
         with pytest.raises(DeviceError) as raised:

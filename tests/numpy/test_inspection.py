@@ -31,7 +31,7 @@ def test_every_default_is_what_new_arrays_have(width: Literal[32, 64] | None, re
     dtypes.set_width(width)
     defaults = INFO.default_dtypes()
     assert defaults == INFO.default_dtypes(device="cpu")
-    with pytest.raises(DeviceError, match="unknown platform 'cuda'"):
+    with pytest.raises(DeviceError, match="Unknown backend 'cuda'"):
         INFO.default_dtypes(device="cuda")
     assert defaults["real floating"] == vnp.asarray(1.5).dtype == vnp.zeros(2).dtype
     assert defaults["integral"] == vnp.asarray(1).dtype == vnp.arange(3).dtype
@@ -60,7 +60,7 @@ def test_dtypes_of_a_kind_are_numpys(kind: Any) -> None:
 def test_unknown_kinds_and_devices() -> None:
     with pytest.raises(ArgumentError, match="'float' is no kind"):
         INFO.dtypes(kind="float")
-    with pytest.raises(DeviceError, match="platform"):
+    with pytest.raises(DeviceError, match="backend"):
         INFO.dtypes(device="abacus")
 
 

@@ -91,6 +91,6 @@ def test_excluded_arguments_are_positions_or_names(excluded: set[float]) -> None
 def test_ranks_are_checked_before_mapping() -> None:
     with (
         vf.config.numpy_rank_promotion("raise"),
-        pytest.raises(ValueError, match=r"rank promotion for vectorize on shapes \(2, 2\) \(2,\)"),
+        pytest.raises(ValueError, match=r"could not be broadcast together for vectorize on shapes \(2, 2\) \(2,\)"),
     ):
         vnp.vectorize(vnp.add)(np.ones((2, 2)), np.ones(2))

@@ -325,10 +325,10 @@ def raised_recursion_limit() -> Iterator[None]:
 
 def check_leaks(trace: Trace) -> None:
     """Raise `LeakedTracerError` if something refers to a tracer of a finished trace."""
+    if not _tracers(trace):
+        return
+    gc.collect()  # what only a cycle holds is no leak; nothing here may hold the tracers meanwhile
     leaked = _tracers(trace)
-    if leaked:
-        gc.collect()  # what only a cycle holds is no leak
-        leaked = _tracers(trace)
     if not leaked:
         return
     first, several = leaked[0], len(leaked) > 1

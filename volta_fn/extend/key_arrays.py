@@ -22,6 +22,7 @@ from volta_fn import numpy as _numpy
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError
+from volta_fn.extend.dtypes import convert_element_type as _convert_element_type
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim
 from volta_fn.primitives.random import PHILOX_WORDS, threefry2x32
 from volta_fn.random.keys import RBG, THREEFRY, UNSAFE_RBG, KeyType, PRNGKeyArray, key, wrap_key_data
@@ -208,6 +209,45 @@ def vectorize(
         return _numpy.vectorize(of_words, excluded=excluded, signature=inputs + arrow + outputs)(*words, **kwargs)
 
     return call
+
+
+def _is_key_of(x: Any, dtype: Any, name: str) -> bool:
+    """Return True for keys of that type, and False if neither is one of keys.
+
+    Raises `DTypeError` for keys of another type, and for what is no keys.
+    """
+    if not (_is_key(x) or isinstance(dtype, KeyType)):
+        return False
+    if not _is_key(x) or x.dtype != dtype:
+        source = x.dtype if _is_key(x) else as_value(x).dtype
+        raise DTypeError(f"{name}: cannot convert {source} to {dtype}; use jax.random.key_data and jax.random.wrap_key_data")
+    return True
+
+
+def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Any:
+    """Convert `x` to a dtype; keys have their type alone.
+
+    >>> import volta_fn as vf
+    >>> key = vf.random.key(0)
+    >>> astype(key, key.dtype) is key
+    True
+
+    Raises `DTypeError` for keys and another dtype.
+    """
+    return x if _is_key_of(x, dtype, "astype") else _numpy.astype(x, dtype, copy=copy, device=device)
+
+
+def convert_element_type(operand: Any, new_dtype: Any) -> Any:
+    """Return the elements as `new_dtype`.
+
+    Python's integers wrap around, and keys have their type alone.
+
+    >>> convert_element_type(1.5, "int32")
+    Array(1, dtype=int32)
+
+    Raises `DTypeError` for keys and another dtype.
+    """
+    return operand if _is_key_of(operand, new_dtype, "convert_element_type") else _convert_element_type(operand, new_dtype)
 
 
 def reshape(a: Any, shape: Any, order: Any = "C", *, copy: bool | None = None, out_sharding: Any = None) -> Any:

@@ -151,13 +151,11 @@ def check_ranks(name: str, shapes: Sequence[Shape], below: frozenset[str] = _BEL
     """
     if len({len(shape) for shape in shapes if shape}) < 2 or not is_called_by_user(below):
         return
-    message = (
-        f"Following NumPy automatic rank promotion for {name} on shapes {' '.join(map(str, shapes))}, where jax_numpy_rank_promotion is "
-        f"{settings.rank_promotion!r}; reshape them to one rank"
-    )
+    operands = f"{name} on shapes {' '.join(map(str, shapes))}"
+    cause = f"where jax_numpy_rank_promotion is {settings.rank_promotion!r}; reshape them to one rank"
     if settings.rank_promotion == "raise":
-        raise BroadcastError(message)
-    warnings.warn(message, UserWarning, stacklevel=2)
+        raise BroadcastError(f"Operands could not be broadcast together for {operands}, {cause}")
+    warnings.warn(f"Following NumPy automatic rank promotion for {operands}, {cause}", UserWarning, stacklevel=2)
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:

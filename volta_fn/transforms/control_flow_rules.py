@@ -373,8 +373,18 @@ def _while_batch(
     all_stacked = [True] * len(carry)
     cond = batch_jaxpr(params["cond_jaxpr"], axis, [*cond_stacked, *all_stacked], [True])[0]
     body = batch_jaxpr(params["body_jaxpr"], axis, [*body_stacked, *all_stacked], all_stacked)[0]
-    outs = _run_until_all_stop(cond, body, cond_front, body_front, stacked_in_front(axis, carry, carry_dims))
+    start = stacked_in_front(axis, carry, carry_dims)
+    if axis.size == 1:  # the only example runs in every iteration: nothing is masked, so that bodies update arrays in place
+        outs = _bind_while(_of_the_only(cond), body, cond_front, body_front, start)
+    else:
+        outs = _run_until_all_stop(cond, body, cond_front, body_front, start)
     return outs, [0] * len(outs)
+
+
+@program_cache
+def _of_the_only(cond: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a condition of a single example as one without a dimension of examples."""
+    return trace_to_jaxpr(lambda *flat: [reshape(eval_jaxpr(cond, *flat)[0], ())], tuple(cond.in_avals), "cond")
 
 
 def _run_until_all_stop(

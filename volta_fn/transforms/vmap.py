@@ -27,6 +27,7 @@ from volta_fn.errors import ArgumentError, MissingRuleError, NonFiniteError, Sha
 from volta_fn.primitives.data_movement.movement import broadcast, moveaxis, reshape
 from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim
 from volta_fn.primitives.scan import AdaptedFunction, scan
+from volta_fn.tree.structures import paths_of
 
 # Vectorization: `vmap` applies each primitive once to stacked arguments.
 
@@ -96,6 +97,12 @@ def vmap(
         flat = FlatFunction(fun, in_tree)
         outs, out_dims = vmap_flat(flat, AxisData(axis_name, size), values, dims, name)
         axes = _result_axes(name, out_axes, tree.unflatten(flat.out_tree, outs))
+        for i, (a, d) in enumerate(zip(axes, out_dims, strict=True)):
+            if a is None and d is not None:
+                raise ArgumentError(
+                    f"at vmap out_axes{tree.keystr(paths_of(flat.out_tree)[i])} of {name}, got axis spec None but output was batched on "
+                    f"axis {d}: that result differs between examples"
+                )
         results = [_with_examples_at(a, o, d, size, name) for a, o, d in zip(axes, outs, out_dims, strict=True)]
         return tree.unflatten(flat.out_tree, results)
 
@@ -176,9 +183,11 @@ def _axis_size(values: Sequence[Array], dims: Sequence[int | None], axis_size: i
         raise ArgumentError(f"vmap of {name}: nothing is mapped (there are no arrays, or all in_axes are None), so axis_size must be given")
     if len(set(sizes)) > 1:
         labels = argument_labels(fun, in_tree)
-        listed = ", ".join(f"{n} of shape {v.shape} along axis {d}" for n, v, d in zip(labels, values, dims, strict=True) if d is not None)
+        mapped = [f"{n} of shape {v.shape} along axis {d}" for n, v, d in zip(labels, values, dims, strict=True) if d is not None]
+        listed = ", ".join(mapped + [f"axis_size={axis_size}"] * (axis_size is not None))
         raise ShapeError(
-            f"vmap of {name}: the mapped axes must have one size; got {listed}. in_axes=None marks arguments that are not mapped"
+            f"vmap got inconsistent sizes for array axes to be mapped: {name} takes {listed}. "
+            "in_axes=None marks arguments that are not mapped"
         )
     return sizes[0]
 
@@ -186,8 +195,6 @@ def _axis_size(values: Sequence[Array], dims: Sequence[int | None], axis_size: i
 def _with_examples_at(axis: Any, out: Array, dim: int | None, size: int, name: str) -> Array:
     """Move the examples of a result to an axis, an entry of `out_axes`."""
     if axis is None:
-        if dim is not None:
-            raise ArgumentError(f"vmap of {name}: out_axes says None, but that result differs between examples")
         return out
     rank = out.ndim + (dim is None)
     if not isinstance(axis, int) or not -rank <= axis < rank:

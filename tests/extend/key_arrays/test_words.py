@@ -14,7 +14,7 @@ import volta_fn.jax as vjax
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import eval_jaxpr
-from volta_fn.errors import ArgumentTypeError
+from volta_fn.errors import ArgumentTypeError, DTypeError
 from volta_fn.extend.interpreters import PartialVal, trace_to_jaxpr_dynamic, trace_to_jaxpr_nounits
 from volta_fn.extend.linear_util import wrap_init
 
@@ -23,6 +23,9 @@ CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "stack": lambda ja, k, ks: ja.numpy.stack([ks, ks], axis=1),
     "stack under jit": lambda ja, k, ks: ja.jit(lambda key: ja.numpy.stack([key, key]))(k),
     "stack under vmap": lambda ja, k, ks: ja.vmap(lambda key: ja.numpy.stack([key, k]))(ks),
+    "astype": lambda ja, k, ks: ja.numpy.astype(ks, k.dtype),
+    "astype under jit": lambda ja, k, ks: ja.jit(lambda key: ja.numpy.astype(key, key.dtype))(ks),
+    "convert_element_type": lambda ja, k, ks: ja.lax.convert_element_type(ks, k.dtype),
     "stack in a tree": lambda ja, k, ks: ja.tree.map(lambda x: ja.numpy.stack([x, x]), {"key": k})["key"],
     "concatenate": lambda ja, k, ks: ja.numpy.concatenate([ks, ks[:1]]),
     "vstack": lambda ja, k, ks: ja.numpy.vstack([ks, ks]),
@@ -96,6 +99,11 @@ def test_keys_are_no_numbers() -> None:
             wrong(key)
     with pytest.raises(ArgumentTypeError, match="expected an array"):
         vjax.numpy.stack(["a"])
+    other = vf.random.key(0, impl="rbg").dtype
+    for convert in (vjax.numpy.astype, vjax.lax.convert_element_type):
+        for x, dtype in ((key, np.float32), (np.ones(2, np.uint32), key.dtype), (key, other)):
+            with pytest.raises(DTypeError, match="cannot convert"):
+                convert(x, dtype)
 
 
 def test_reshaped_numpy_arrays_stay_known_while_a_function_is_traced() -> None:

@@ -468,9 +468,9 @@ def _check_platform(name: str) -> None:
     """Raise `DeviceError` unless a platform is registered."""
     if name not in _platforms:
         remedy = "; GPUs of all makers are 'gpu', the second is 'gpu:1'" if name in ("cuda", "rocm", "mps", "xpu") else ""
-        raise DeviceError(f"unknown platform {name!r}; this installation knows {sorted(_platforms)}{remedy}")
+        raise DeviceError(f"Unknown backend {name!r}; this installation knows {sorted(_platforms)}{remedy}")
     if _visible_platforms is not None and name not in _visible_platforms:
-        raise DeviceError(f"the platform {name!r} is hidden: the setting jax_platforms names {sorted(_visible_platforms)}")
+        raise DeviceError(f"Unknown backend {name!r}: the setting jax_platforms hides all but {sorted(_visible_platforms)}")
 
 
 def local_devices(process_index: int | None = None, backend: str | None = None, host_id: int | None = None) -> list[Device]:
