@@ -41,6 +41,24 @@ def test_annotations_can_be_checked_at_runtime() -> None:
     assert output_of(program) == output_of_jax(program)
 
 
+def test_primitives_of_kernels_take_indices() -> None:
+    program = """
+import jax, jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax._src.pallas import primitives
+
+def kernel(x, y, z):
+    mask = jnp.arange(4) < 3
+    y[...] = primitives.load(x, (pl.ds(2, 4),), mask=mask, other=-1.0, eviction_policy="evict_last") + primitives.program_id(0)
+    primitives.store(y, (pl.ds(0, 4),), primitives.load(y, ()) * 2, mask=~mask)
+    z[...] = primitives.swap(y, (pl.ds(1, 2),), jnp.full(2, 9.0))
+
+shapes = [jax.ShapeDtypeStruct((4,), "float32"), jax.ShapeDtypeStruct((2,), "float32")]
+print(*pl.pallas_call(kernel, shapes, grid=(1,), interpret=True)(jnp.arange(8.0)))
+"""
+    assert output_of(program) == output_of_jax(program)
+
+
 def test_dtypes_are_classes() -> None:
     result = output_of(
         "import pickle, numpy as np, jax.numpy as jnp\n"
