@@ -399,7 +399,7 @@ def masked_write(
 
 
 def load_at(ref: Ref | RefView, index: Any, *, mask: Any = None, other: Any = None, **_hints: Any) -> Array:
-    """Return the elements at `index`, and `other` where `mask` is False; hints on caches change nothing."""
+    """Return the elements at `index`, and `other` where `mask` is False."""
     return masked_read(_at(ref, index), mask, other)
 
 

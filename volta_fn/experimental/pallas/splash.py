@@ -154,7 +154,7 @@ class NumpyMask(Mask):
 
 
 class ComputableMask(Mask):
-    """A mask that follows from the positions of queries and keys, by a function of both.
+    """A mask that is a function of the positions of queries and keys.
 
     `mask_function` takes integers, those of queries in a column and those of keys in a row. Masks are equal if their classes, shapes and
     `settings` are, or without settings their functions. Raises `ArgumentError` unless the square of `shard_count` divides the queries.
@@ -174,6 +174,7 @@ class ComputableMask(Mask):
 
     @property
     def shape(self) -> Shape:
+        """The numbers of queries and of keys."""
         return self._shape
 
     def __getitem__(self, index: Any) -> np.ndarray:
