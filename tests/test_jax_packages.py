@@ -34,6 +34,7 @@ def test_numbers_are_compared_by_value() -> None:
     assert tool.compare(theirs, outcome("a 1.0")) == "differs: 1 numbers, JAX's 4"
     assert tool.compare(theirs, outcome("a nan [2e3 1.0 inf]")).startswith("differs")
     assert math.isnan(theirs.numbers()[2])
+    assert outcome("0.25-0.5j 1e-3+2j").numbers() == [0.25, -0.5, 1e-3, 2.0]
 
 
 @pytest.mark.parametrize("status", [1, None])

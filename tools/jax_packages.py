@@ -28,7 +28,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "jax_packages.txt"
 TOLERANCE = 1e-4
-_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan\b|inf\b)")
+_NUMBER = re.compile(r"(?:[-+]|(?<![\w.]))(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan\b|inf\b)")
 _COMMANDS = {"jax": [sys.executable, "-W", "ignore"], "volta_fn": [sys.executable, "-W", "ignore", "-m", "volta_fn.jax"]}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from tests.jax.programs import output_of
+from tests.jax.programs import output_of, output_of_jax
 from volta_fn.compat import process
 from volta_fn.core.devices.sharding import make_single_device_sharding
 from volta_fn.extend import batching, interpreters
@@ -28,6 +28,35 @@ def test_the_class_of_arrays_has_their_methods() -> None:
         "print(isinstance(jnp.ones(2), jax.Array), issubclass(type(jnp.ones(2)), jax.Array), isinstance(2.0, jax.Array))"
     )
     assert result.splitlines() == ["[]", "3.0 2.0 (2, 2)", "['a', 'axis'] False", "True True False"]
+
+
+def test_annotations_can_be_checked_at_runtime() -> None:
+    program = (
+        "import typing, jax, jax.numpy as jnp, jax.typing\n"
+        "values = ['float32', jnp.float32, jnp.dtype('int8'), jnp.ones(2), jax.jit(abs), jax.nn.initializers.zeros, 2.0, None, [1]]\n"
+        "for hint in (jax.typing.DTypeLike, jax.typing.ArrayLike, jax.stages.Wrapped, jax.nn.initializers.Initializer):\n"
+        "    classes = tuple(typing.get_origin(h) or h for h in typing.get_args(hint) or (hint,))\n"
+        "    print([isinstance(value, classes) for value in values])"
+    )
+    assert output_of(program) == output_of_jax(program)
+
+
+def test_primitives_of_kernels_take_indices() -> None:
+    program = """
+import jax, jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax._src.pallas import primitives
+
+def kernel(x, y, z):
+    mask = jnp.arange(4) < 3
+    y[...] = primitives.load(x, (pl.ds(2, 4),), mask=mask, other=-1.0, eviction_policy="evict_last") + primitives.program_id(0)
+    primitives.store(y, (pl.ds(0, 4),), primitives.load(y, ()) * 2, mask=~mask)
+    z[...] = primitives.swap(y, (pl.ds(1, 2),), jnp.full(2, 9.0))
+
+shapes = [jax.ShapeDtypeStruct((4,), "float32"), jax.ShapeDtypeStruct((2,), "float32")]
+print(*pl.pallas_call(kernel, shapes, grid=(1,), interpret=True)(jnp.arange(8.0)))
+"""
+    assert output_of(program) == output_of_jax(program)
 
 
 def test_dtypes_are_classes() -> None:

@@ -7,7 +7,7 @@ element is slow and hides mistakes; `asarray` converts them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias, Union
+from typing import Any, Protocol, TypeAlias, Union, runtime_checkable
 
 import numpy as np
 
@@ -218,6 +218,7 @@ def is_inexact(a: Array) -> bool:
 # Types for annotations, by the names of `jax.typing`.
 
 
+@runtime_checkable  # libraries check annotations when their functions are called
 class SupportsDType(Protocol):
     """An object with a dtype."""
 

@@ -56,6 +56,22 @@ def test_masks_that_are_combined() -> None:
     assert causal != splash.CausalMask((4, 4), 1) and heads == splash.MultiHeadMask((causal, full, causal & array))
 
 
+def test_masks_of_other_functions() -> None:
+    def is_sink(rows: Any, columns: Any) -> Any:
+        return np.broadcast_to(columns < 2, (rows.shape[0], columns.shape[1]))
+
+    masks = [module(shape=(6, 5), mask_function=is_sink) for module in (splash.ComputableMask, peer("mask")._ComputableMask)]
+    assert masks[0].shape == masks[1].shape == (6, 5)
+    np.testing.assert_array_equal(masks[0].q_sequence, masks[1].q_sequence)
+    for block in (np.s_[:, :], np.s_[1:4, 1:]):
+        np.testing.assert_array_equal(masks[0][block], masks[1][block])
+    assert masks[0] == splash.ComputableMask((6, 5), is_sink) != splash.ComputableMask((6, 5), lambda rows, columns: columns < 2)
+    ours, theirs = splash.CausalMask((6, 5), 1), peer("mask").CausalMask((6, 5), 1)
+    positions = np.arange(6)[:, None], np.arange(5)[None]
+    np.testing.assert_array_equal(ours.mask_function(*positions), theirs.mask_function(*positions))
+    np.testing.assert_array_equal((ours | masks[0])[:, :], (theirs | masks[1])[:, :])
+
+
 def test_masks_that_are_refused() -> None:
     causal = splash.CausalMask((4, 4))
     for error, call in [

@@ -395,6 +395,28 @@ def masked_write(
     return old
 
 
+# Elements at an index, as in `jax._src.pallas.primitives`.
+
+
+def load_at(ref: Ref | RefView, index: Any, *, mask: Any = None, other: Any = None, **_hints: Any) -> Array:
+    """Return the elements at `index`, and `other` where `mask` is False."""
+    return masked_read(_at(ref, index), mask, other)
+
+
+def store_at(ref: Ref | RefView, index: Any, value: Any, *, mask: Any = None, **_hints: Any) -> None:
+    """Write the elements at `index` where `mask` is True."""
+    masked_write(_at(ref, index), value, mask)
+
+
+def swap_at(ref: Ref | RefView, index: Any, value: Any, *, mask: Any = None, **_hints: Any) -> Array:
+    """Write the elements at `index` where `mask` is True; return the old ones."""
+    return masked_write(_at(ref, index), value, mask)
+
+
+def _at(ref: Ref | RefView, index: Any) -> Ref | RefView:
+    return ref.at[... if index is None or (isinstance(index, tuple) and not index) else index]
+
+
 # Kernels that are fused with what is computed before and after them, as in `jax.experimental.pallas.fuser`.
 #
 # There a fusible kernel gets functions that compute blocks of its inputs, and others to apply to blocks of its outputs. Here the compiler

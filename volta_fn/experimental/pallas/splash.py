@@ -30,8 +30,8 @@ from volta_fn.experimental.pallas.ops import DEFAULT_MASK_VALUE, SegmentIds, seg
 from volta_fn.tree.registry import register_pytree_node_class
 
 __all__ = [
-    "CausalMask", "ChunkedCausalMask", "FullMask", "LocalMask", "LogicalAnd", "LogicalOr", "Mask", "MultiHeadMask", "NumpyMask",
-    "QKVLayout", "SplashAttentionKernel", "SplashBlockSizes", "attention_reference", "attention_reference_custom",
+    "CausalMask", "ChunkedCausalMask", "ComputableMask", "FullMask", "LocalMask", "LogicalAnd", "LogicalOr", "Mask", "MultiHeadMask",
+    "NumpyMask", "QKVLayout", "SplashAttentionKernel", "SplashBlockSizes", "attention_reference", "attention_reference_custom",
     "make_attention_reference", "make_causal_mask", "make_chunk_attention_mask", "make_local_attention_mask",
     "make_masked_mha_reference", "make_masked_mqa_reference", "make_random_mask", "make_splash_mha", "make_splash_mha_single_device",
     "make_splash_mqa", "make_splash_mqa_single_device",
@@ -153,31 +153,38 @@ class NumpyMask(Mask):
         return hash((self.shape, self.array.tobytes()))
 
 
-class _PositionMask(Mask):
-    """A mask that follows from the positions of queries and keys."""
+class ComputableMask(Mask):
+    """A mask that is a function of the positions of queries and keys.
 
-    def __init__(self, shape: tuple[int, int], shard_count: int = 1, **settings: Any) -> None:
+    `mask_function` takes integers, those of queries in a column and those of keys in a row. Masks are equal if their classes, shapes and
+    `settings` are, or without settings their functions. Raises `ArgumentError` unless the square of `shard_count` divides the queries.
+    """
+
+    q_sequence: np.ndarray
+    mask_function: Callable[[Any, Any], Any]
+
+    def __init__(self, shape: tuple[int, int], mask_function: Callable[[Any, Any], Any], shard_count: int = 1, **settings: Any) -> None:
         if shape[0] % shard_count**2:
             raise ArgumentError(f"Shard count squared ({shard_count**2}) must divide Q seq_len ({shape[0]}) evenly.")
         self._shape = tuple(shape)
-        self._settings = tuple(settings.values())
+        self._settings = tuple(settings.values()) or (mask_function,)
+        self.mask_function = mask_function
+        self.q_sequence = np.arange(shape[0], dtype=np.int32)
         vars(self).update(settings)
 
     @property
     def shape(self) -> Shape:
+        """The numbers of queries and of keys."""
         return self._shape
 
     def __getitem__(self, index: Any) -> np.ndarray:
         if not isinstance(index, tuple) or len(index) != 2 or not all(isinstance(i, slice) for i in index):
             raise UnsupportedError(f"Unsupported slice: {index!r}; index by two slices, as in mask[:8, 16:32]")
-        rows, columns = [np.arange(size, dtype=np.int32)[i] for size, i in zip(self._shape, index, strict=True)]
-        return np.array(np.broadcast_to(self._visible(rows[:, None], columns[None]), (len(rows), len(columns))))
-
-    def _visible(self, rows: np.ndarray, columns: np.ndarray) -> Any:
-        return True
+        rows, columns = self.q_sequence[index[0]], np.arange(self._shape[1], dtype=np.int32)[index[1]]
+        return np.array(np.broadcast_to(self.mask_function(rows[:, None], columns[None]), (len(rows), len(columns))))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _PositionMask) and (type(self), self._shape, self._settings) == (
+        return isinstance(other, ComputableMask) and (type(self), self._shape, self._settings) == (
             type(other),
             other._shape,
             other._settings,
@@ -187,28 +194,32 @@ class _PositionMask(Mask):
         return hash((type(self), self._shape, self._settings))
 
 
-class FullMask(_PositionMask):
+def _show_all(rows: Any, columns: Any) -> bool:
+    return True
+
+
+class FullMask(ComputableMask):
     """A mask that shows all keys."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
         if not isinstance(shape, tuple):
             raise ArgumentError(f"Unsupported shape type: {type(shape)}")
-        super().__init__(shape)
+        super().__init__(shape, _show_all)
 
 
-class CausalMask(_PositionMask):
+class CausalMask(ComputableMask):
     """A mask that shows query t the keys up to ``t + offset``."""
 
     offset: int
 
     def __init__(self, shape: tuple[int, int], offset: int = 0, shard_count: int = 1) -> None:
-        super().__init__(shape, shard_count, offset=offset)
+        super().__init__(shape, self._visible, shard_count, offset=offset)
 
     def _visible(self, rows: np.ndarray, columns: np.ndarray) -> Any:
         return rows + self.offset >= columns
 
 
-class LocalMask(_PositionMask):
+class LocalMask(ComputableMask):
     """A mask that shows keys within a window.
 
     The window says how many to the left and right of ``t + offset``; None is no limit.
@@ -218,14 +229,14 @@ class LocalMask(_PositionMask):
     offset: int
 
     def __init__(self, shape: tuple[int, int], window_size: tuple[int | None, int | None], offset: int, shard_count: int = 1) -> None:
-        super().__init__(shape, shard_count, window_size=tuple(window_size), offset=offset)
+        super().__init__(shape, self._visible, shard_count, window_size=tuple(window_size), offset=offset)
 
     def _visible(self, rows: np.ndarray, columns: np.ndarray) -> Any:
         distance, (left, right) = columns - (rows + self.offset), self.window_size
         return (True if left is None else distance >= -left) & (True if right is None else distance <= right)
 
 
-class ChunkedCausalMask(_PositionMask):
+class ChunkedCausalMask(ComputableMask):
     """A causal mask within chunks of a size: positions of other chunks are hidden."""
 
     chunk_size: int
@@ -233,7 +244,7 @@ class ChunkedCausalMask(_PositionMask):
     def __init__(self, shape: tuple[int, int], chunk_size: int, shard_count: int = 1) -> None:
         if chunk_size <= 0:
             raise ArgumentError(f"chunk_size must be positive, got {chunk_size}")
-        super().__init__(shape, shard_count, chunk_size=chunk_size)
+        super().__init__(shape, self._visible, shard_count, chunk_size=chunk_size)
 
     def _visible(self, rows: np.ndarray, columns: np.ndarray) -> Any:
         return (rows // self.chunk_size == columns // self.chunk_size) & (rows >= columns)
