@@ -473,7 +473,7 @@ def outcome(operator: Operator, sample: Sample, dtype: str, mode: str, limit: fl
         return "fail", "too long"
     except VoltaError as error:
         kind = type(error).__name__
-        where = "concrete" if re.search("Concret|Tracer|Boolean", kind) else "refused"
+        where = "concrete" if re.search("Concretization|Tracer|Boolean", kind) else "refused"
         return where, f"{kind}: {str(error).splitlines()[0][:200]}"
     except Exception as error:  # whatever it is, it is a failure
         return "fail", f"{type(error).__name__}: {str(error)[:300]}"

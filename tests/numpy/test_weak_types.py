@@ -30,7 +30,10 @@ OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lt", "eq
 
 def values(space: Any) -> dict[str, Any]:
     """Return numbers and arrays by the names of their types."""
-    arrays = {name: space.asarray([1, 2, 3]).astype(name) for name in ("bool", "int8", "uint8", "int32", "bfloat16", "float16", "float32", "complex64")}
+    arrays = {
+        name: space.asarray([1, 2, 3]).astype(name)
+        for name in ("bool", "int8", "uint8", "int32", "bfloat16", "float16", "float32", "complex64")
+    }
     weak = {"weak int": space.asarray(2), "weak float": space.asarray(0.5)}
     return {"int": 2, "float": 0.5, "complex": 0.5j, "np.float32": np.float32(0.5), "np.int32": np.int32(2), **arrays, **weak}
 
@@ -102,7 +105,7 @@ def test_where_and_clip_have_the_types_of_jax():
 def test_half_the_integers_keep_bfloat16():
     half = vnp.arange(3) * 0.5
     assert half.weak_type and (vnp.ones(3, "bfloat16") * half).dtype == vnp.bfloat16
-    jitted = vf.jit(lambda x, n: (x * (n * 0.5), vnp.maximum(n, 0.5) + x, 2.0 ** n * x))
+    jitted = vf.jit(lambda x, n: (x * (n * 0.5), vnp.maximum(n, 0.5) + x, 2.0**n * x))
     products = jitted(vnp.ones(3, "bfloat16"), vnp.arange(3))
     assert [p.dtype.name for p in products] == ["bfloat16", "bfloat16", "float32"]
     assert products[0].tolist() == [0.0, 0.5, 1.0] and products[1].tolist() == [1.5, 2.0, 3.0] and products[2].tolist() == [1.0, 2.0, 4.0]

@@ -442,7 +442,10 @@ def _typed_argument(function: str, position: int, value: Any) -> tuple[np.dtype,
 
 
 def to_dtype(value: Any, dtype: np.dtype, weak: bool = False) -> Array:
-    """Convert `value` to an array of `dtype`; scalars and weak arrays stay weak, others that are converted are weak if `weak`."""
+    """Convert `value` to an array of `dtype`; scalars and weak arrays stay weak.
+
+    Strong values of another dtype become weak if `weak`.
+    """
     if isinstance(value, Array):
         return value if value.dtype == dtype else convert_element_type(value, dtype, weak_type=weak or value.weak_type)
     if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
