@@ -314,9 +314,9 @@ _FEWEST_REMEMBERED = 16
 
 
 def _remembers(treedef: TreeDef) -> bool:
-    """Return True for the structure of nodes, such as modules, whose leaves are always the same.
+    """Return True for the structure of nodes whose leaves are always the same.
 
-    They are instances of frozen dataclasses, which weak references can refer to, with such nodes and tuples inside.
+    Such as modules: they are instances of frozen dataclasses, which weak references can refer to, with such nodes and tuples inside.
     """
     kind = treedef.type
     is_referable = kind is not None and kind in _registry.FIELDS and kind.__weakrefoffset__ != 0

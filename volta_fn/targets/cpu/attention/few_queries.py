@@ -1,4 +1,4 @@
-"""Attention of few queries, as a decoder's step has it, at the speed at which keys and values are read.
+"""Attention of few queries, as a decoder's step has it.
 
 A task has the heads that share keys and values, all queries of these, and a chunk of the keys. Nothing is packed: vectors of features are
 multiplied as they lie in memory, and each row of keys and of values serves all queries of its heads. The logits of a chunk stay on the
@@ -132,7 +132,7 @@ class _FewQueries:
 
     @property
     def _elements(self) -> int:
-        """Numbers of the sums of a chunk: those of values, partial totals, and largest logits."""
+        """Numbers of a chunk's sums: of values, partial totals, and largest logits."""
         rows = self.heads * self.a.queries
         return rows * (self._padded + self.b.work.lanes) + self.b.padded(rows)
 
@@ -156,7 +156,7 @@ class _FewQueries:
         f.loop(i64(0), i64(self.heads), 1, [], lambda head, _: body(head), nonempty=True)
 
     def _block(self, f: Function, pointers: list[Value], head: Value) -> LogitBlock:
-        """Emit the block of logits of a head of the array, which begins with the first key."""
+        """Emit the block of logits of a head of the array, from the first key on."""
         return LogitBlock(self.a, self.b, *logit_arrays(f, self.a, pointers, head), i64(0), i64(0), i64(self.b.keys))
 
     # tasks
@@ -188,7 +188,10 @@ class _FewQueries:
         self._finish(f, pointers, bundle, memory, again)
 
     def _finish(self, f: Function, pointers: list[Value], bundle: Value, memory: Value, again: Callable[[], None]) -> None:
-        """Emit the results of sums, after computing these `again` if hidden keys count for a query."""
+        """Emit the results of sums.
+
+        These are computed `again` before if hidden keys count for a query.
+        """
         first, out = f.times(bundle, self.heads), self.a.operands
 
         def check(head: Value, values: list[Value]) -> list[Value]:
@@ -302,7 +305,7 @@ class _FewQueries:
         return low, high
 
     def _each_group(self, f: Function, keys: _Keys, body: Callable[[Value, Value, Value], None]) -> None:
-        """Emit ``body(group, begin, end)`` for blocks of keys, and for each group of the task."""
+        """Emit ``body(group, begin, end)`` for blocks of keys and the task's groups."""
 
         def block_of(begin: Value, _: list[Value]) -> None:
             end = least(f, f.plus(begin, i64(block)), keys.size)
@@ -312,7 +315,7 @@ class _FewQueries:
         f.loop(i64(0), keys.size, block, [], block_of, nonempty=True)
 
     def _rows(self, f: Function, array: _RowArray, keys: _Keys, key: Value, count: int) -> list[Value]:
-        """Emit the addresses of the rows of neighbouring keys; of those beyond the last key, its own."""
+        """Emit the addresses of the rows of neighbouring keys, the last one's beyond it."""
         rows, index = array.rows, f.plus(keys.first, key)
         if self.is_ragged:
             last = i64(rows.count - 1)
@@ -377,7 +380,10 @@ class _FewQueries:
         self._each_group(f, keys, group_of)
 
     def _dot_products(self, f: Function, keys: list[Value], queries: list[Value], later: tuple[Value, Value] | None) -> list[Value]:
-        """Emit for each query a vector with its products with some keys, whose lanes have yet to be added up."""
+        """Emit for each query a vector with its products with some keys.
+
+        Its lanes have yet to be added up.
+        """
         work, width = self.b.work, self.k.width
         sums = [LaneSums(f, work) for _ in queries]
         whole = width // work.lanes

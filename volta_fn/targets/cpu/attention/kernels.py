@@ -223,9 +223,9 @@ def exponentiate(f: Function, block: LogitBlock, state: State) -> None:
             factor = f.splat(exp(Lanes(f, f.binary("fsub", old, new))).value, lanes)
             addresses = [(at_totals, i64(0))]
             for address, column in addresses:
-                scale_in_place(f, b, f.at(address, type_, column), factor)
+                _scale(f, b, f.at(address, type_, column), factor)
             sums = f.at(state.sums, type_, f.times(row, b.padded(block.a.v.width)))
-            each_vector(f, b.padded(block.a.v.width), lanes, lambda column, _: scale_in_place(f, b, f.at(sums, type_, column), factor))
+            each_vector(f, b.padded(block.a.v.width), lanes, lambda column, _: _scale(f, b, f.at(sums, type_, column), factor))
 
         f.branch(f.compare("fcmp ogt", new, old), scale)
         shift = Lanes(f, f.splat(new, lanes))
@@ -252,13 +252,13 @@ def _scale_logits(f: Function, block: LogitBlock, state: State) -> None:
     factor = f.splat(number(b.work, block.a.scale), b.work.lanes)
 
     def vector(offset: Value, _: Value, values: list[Value]) -> list[Value]:
-        scale_in_place(f, b, f.at(state.logits, b.work.type, offset), factor)
+        _scale(f, b, f.at(state.logits, b.work.type, offset), factor)
         return values
 
     f.loop(i64(0), i64(b.queries), 1, [], lambda row, _: block.each_vector(f, row, [], vector), nonempty=True)
 
 
-def scale_in_place(f: Function, b: BlockSizes, address: Value, factor: Value) -> None:
+def _scale(f: Function, b: BlockSizes, address: Value, factor: Value) -> None:
     f.store(f.binary("fmul", f.load(b.work.vector, address, b.work.itemsize), factor), address, b.work.itemsize)
 
 

@@ -281,9 +281,9 @@ class DotProducts:
 
 
 class LaneSums:
-    """The sums of the lanes of vectors, one lane each, for as many vectors as a vector has lanes.
+    """The sums of the lanes of vectors, one lane for each vector.
 
-    Halves are added, then halves of these, each time of two vectors in one addition, as soon as there are two: few vectors wait.
+    There are as many vectors as a vector has lanes. Halves are added, then halves of these, each time of two vectors in one addition, as soon as there are two: few vectors wait.
     """
 
     def __init__(self, f: Function, work: ComputeType) -> None:
@@ -292,7 +292,10 @@ class LaneSums:
         self._waiting: list[tuple[int, Value]] = []
 
     def add(self, vector: Value, size: int = 0) -> None:
-        """Emit what the next vector makes possible; `size` lanes of it (0: all) belong to one sum."""
+        """Emit what the next vector makes possible.
+
+        `size` of its lanes (0: all) belong to one sum.
+        """
         size, both = size or self._work.lanes, 2 * self._work.lanes
         while self._waiting and self._waiting[-1][0] == size:
             _, other = self._waiting.pop()
