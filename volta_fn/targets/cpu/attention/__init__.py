@@ -36,7 +36,8 @@ MOST_ROWS, FEWEST_KEYS = 16, 64
 def has_few_queries(a: Attention) -> bool:
     """Return whether keys and values are best read in place.
 
-    They are read once for all queries of the heads that share them. A single query of float32 or float64 gains nothing: loops over keys and values compute it.
+    They are read once for all queries of the heads that share them. A single query of float32 or float64 gains nothing: loops over keys
+    and values compute it.
     """
     rows = a.queries * a.shared
     return rows <= MOST_ROWS and a.keys >= FEWEST_KEYS and (rows > 1 or a.q.dtype.itemsize < 4)
