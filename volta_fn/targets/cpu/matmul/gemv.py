@@ -283,8 +283,8 @@ class DotProducts:
 class LaneSums:
     """The sums of the lanes of vectors, one lane for each vector.
 
-    There are as many vectors as a vector has lanes. Halves are added, then halves of these, each time of two vectors in one addition, as soon
-    as there are two: few vectors wait.
+    There are as many vectors as a vector has lanes. Halves are added, then halves of these, each time of two vectors in one addition, as
+    soon as there are two: few vectors wait.
     """
 
     def __init__(self, f: Function, work: ComputeType) -> None:
