@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -56,6 +58,43 @@ def test_trees_of_the_structure_match_and_others_do_not(example: Any) -> None:
             assert result == leaves
         else:  # leaves are not examined
             assert result is None or any(tree.structure(leaf) != tree.structure(0) for leaf in result)
+
+
+class Leaf:
+    """A leaf that weak references can refer to."""
+
+
+@tree.register_dataclass
+@dataclasses.dataclass
+class Mutable:
+    weights: Any
+
+
+def test_leaves_of_immutable_nodes_are_read_once() -> None:
+    """They stay those of their node, and end with it."""
+    first, second = (Layer(tuple(Leaf() for _ in range(20)), Layer(Leaf(), None)) for _ in range(2))
+    match = generate_match(tree.structure((first, 1)), (first, 1))
+    assert match is not None
+    for node, number in [(first, 1), (second, 2), (first, 3), (second, 4)]:
+        assert match((node, number)) == [*tree.leaves(node), number]
+    assert match((Layer(1, 2), 1)) is None and match((first.weight, 1)) is None and match((None, 1)) is None
+    leaf = weakref.ref(first.weight[0])
+    del first, node
+    gc.collect()
+    assert leaf() is None
+    assert match((second, 5)) == [*tree.leaves(second), 5]
+
+
+@pytest.mark.parametrize("container", [list, lambda leaves: Mutable(tuple(leaves)), lambda leaves: dict(enumerate(leaves))])
+def test_leaves_of_mutable_nodes_are_read_each_time(container: Any) -> None:
+    tree_ = Layer(container(range(20)), None)
+    match = generate_match(tree.structure((tree_,)), (tree_,))
+    assert match is not None and match((tree_,)) == [*range(20)]
+    if isinstance(tree_.weight, Mutable):
+        tree_.weight.weights = tuple(range(1, 21))
+    else:
+        tree_.weight[0] = 20
+    assert match((tree_,)) == tree.leaves(tree_) != [*range(20)]
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,8 @@ class Form(NamedTuple):
     masks: int = 0
     #: Whether a gradient is that of the bias, too.
     to_bias: bool = False
+    #: Whether the program reads the statistics, as a gradient does.
+    statistics: bool = False
 
     @property
     def operands(self) -> int:

@@ -7,7 +7,7 @@ expanded.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -508,10 +508,14 @@ def keep_attention(closed: ClosedJaxpr, worthwhile: Profitability) -> ClosedJaxp
     inlined = simplify_nested(inline_calls(closed, retained=ROUTINE_CALLS), lambda inner: keep_attention(inner, worthwhile))
     if not any(eqn.primitive in ROUTINE_CALLS for eqn in inlined.eqns):
         return inlined
+    atoms = {*[v for eqn in inlined.eqns for v in eqn.invars if type(v) is Var], *inlined.jaxpr.outvars}
     eqns: list[Equation] = []
     for eqn in inlined.eqns:
-        fits = eqn.primitive in ROUTINE_CALLS and _is_supported(eqn) and worthwhile(_operand_avals(eqn), _form_of_call(eqn))
-        eqns += _routine(eqn) if fits else [eqn]
+        if eqn.primitive in ROUTINE_CALLS and _is_supported(eqn):
+            form = _form_of_call(eqn, atoms)
+            eqns += _routine(eqn, form) if worthwhile(_operand_avals(eqn), form) else [eqn]
+        else:
+            eqns.append(eqn)
     return _lay_out(inlined.replace(eqns=eqns))
 
 
@@ -520,19 +524,23 @@ def _operand_avals(eqn: Equation) -> tuple[ShapedArray, ...]:
     return tuple([v.aval for v in eqn.invars[: eqn.params["form"].operands]])
 
 
-def _form_of_call(eqn: Equation) -> Form:
-    """Return the form of a call, which says whether the bias has a gradient."""
+def _form_of_call(eqn: Equation, atoms: Collection[Atom]) -> Form:
+    """Return the form of a call in a program that reads these atoms.
+
+    It says whether the bias has a gradient, and whether the statistics are read.
+    """
     form: Form = eqn.params["form"]
-    return form._replace(to_bias=form.cotangent is not None and any(eqn.params["moved"][3:]))
+    if form.cotangent is None:
+        return form._replace(statistics=eqn.outvars[1] in atoms)
+    return form._replace(to_bias=any(eqn.params["moved"][3:]))
 
 
 def _is_supported(eqn: Equation) -> bool:
     return all(v.aval.dtype in dtypes.FLOATS for v in eqn.invars[:3]) and len({v.aval.dtype for v in eqn.invars[:3]}) == 1
 
 
-def _routine(eqn: Equation) -> list[Equation]:
+def _routine(eqn: Equation, form: Form) -> list[Equation]:
     """Return a call's equations; a routine's statistics have one axis of heads."""
-    form = _form_of_call(eqn)
     operands = eqn.invars[: form.operands]
     if eqn.primitive is attention_p:
         flat = Var(result_avals(form, operands[0].aval, operands[2].aval)[1])

@@ -81,7 +81,7 @@ def _shared(p: Packed) -> int:
     return p.rows.heads.sizes[-1] if last == 0 and len(p.rows.heads.sizes) > 1 else 1
 
 
-class _State(NamedTuple):
+class State(NamedTuple):
     """A task's matrices on the stack.
 
     They are a block's queries, logits and sums, and each row's largest logit and partial totals.
@@ -116,7 +116,7 @@ def forward(a: Attention) -> Routine:
         first = f.times(f.minus(i64(blocks - 1), position), b.queries)  # those that see most keys come first
         work = b.work
         sizes = (b.queries * b.padded(a.q.width), b.queries * b.pitch, b.queries * b.padded(a.v.width), b.queries, b.queries * work.lanes)
-        state = _State(*[f.alloca(work.type, size) for size in sizes])
+        state = State(*[f.alloca(work.type, size) for size in sizes])
         copy_rows(f, b, RowBlock(q, head_address(f, pointers[0], q, head), first), state.queries, 1.0 if pairs else a.scale)
         group = f.quotient(head, a.shared)
         bases = k.base(f, b, pointers[workspace], group), v.base(f, b, pointers[workspace], group)
@@ -129,24 +129,19 @@ def forward(a: Attention) -> Routine:
 
         # A second time over all keys, if hidden ones count for a query.
         f.loop(i64(0), i64(2 if a.may_be_blind else 1), 1, [Value("i1", "true")], attend, nonempty=True)
-        _store(f, block, state, pointers[out : out + 2], head)
+        store_results(f, block, state, pointers[out : out + 2], head)
 
     writer.launch(a.stack * blocks, a.products / b.work.lanes * STEP, task)
     return writer.routine(starts[-1])
 
 
-def _attend(
-    f: Function, block: LogitBlock, state: _State, packed: tuple[Packed, Packed], bases: tuple[Value, Value], skips: Value
-) -> Value:
+def _attend(f: Function, block: LogitBlock, state: State, packed: tuple[Packed, Packed], bases: tuple[Value, Value], skips: Value) -> Value:
     """Emit the sums of a block of queries over keys.
 
     Return whether hidden keys count for a query. If it `skips`, keys are those that some of the queries see, or else all of them.
     """
     a, b = block.a, block.b
-    fill(f, b.work, state.sums, b.queries * b.padded(a.v.width))
-    fill(f, b.work, state.totals, b.queries * b.work.lanes)
-    lowest = largest_number(b.work, -1.0)  # from which a logit of -inf still differs by -inf
-    f.loop(i64(0), i64(b.queries), 1, [], lambda row, _: f.store(lowest, f.at(state.largest, b.work.type, row), b.work.itemsize))
+    clear(f, block, state)
     begin, end = i64(0), i64(a.keys)
     if a.window.before is not None:
         first = f.times(f.quotient(least(f, greatest(f, f.plus(block.query, i64(-a.window.before)), i64(0)), end), b.panel), b.panel)
@@ -162,7 +157,7 @@ def _attend(
             if b.work.group > 1:
                 _scale_logits(f, here, state)
             here.finish(f, state.logits)
-            _exponentiate(f, here, state)
+            exponentiate(f, here, state)
             rows = i64(b.queries // b.tile)
             right = packed[1].panels_from(f, b, bases[1], key)
             depth = rounded_up(f, here.width, b.work.group)
@@ -175,16 +170,33 @@ def _attend(
             accumulate()
 
     f.loop(begin, end, b.keys, [], keys_from)
-    rows = least(f, i64(b.queries), f.minus(i64(a.queries), block.query))
+    return is_blind(f, block, state)
+
+
+def clear(f: Function, block: LogitBlock, state: State) -> None:
+    """Emit the state before the first key."""
+    a, b = block.a, block.b
+    fill(f, b.work, state.sums, b.queries * b.padded(a.v.width))
+    fill(f, b.work, state.totals, b.queries * b.work.lanes)
+    lowest = largest_number(b.work, -1.0)  # from which a logit of -inf still differs by -inf
+    f.loop(i64(0), i64(b.queries), 1, [], lambda row, _: f.store(lowest, f.at(state.largest, b.work.type, row), b.work.itemsize))
+
+
+def is_blind(f: Function, block: LogitBlock, state: State) -> Value:
+    """Emit whether hidden keys count for a query of a block."""
+    a, b = block.a, block.b
+    if not a.may_be_blind:
+        return Value("i1", "false")
 
     def check(row: Value, carried: list[Value]) -> list[Value]:
         largest = f.load(b.work.type, f.at(state.largest, b.work.type, row), b.work.itemsize)
         return [f.binary("or", carried[0], may_be_blind(f, a, b, largest))]
 
-    return f.loop(i64(0), rows, 1, [Value("i1", "false")], check, nonempty=True)[0] if a.may_be_blind else Value("i1", "false")
+    rows = least(f, i64(b.queries), f.minus(i64(a.queries), block.query))
+    return f.loop(i64(0), rows, 1, [Value("i1", "false")], check, nonempty=True)[0]
 
 
-def _exponentiate(f: Function, block: LogitBlock, state: _State) -> None:
+def exponentiate(f: Function, block: LogitBlock, state: State) -> None:
     """Emit weights, relative to the largest logits so far, in place of logits.
 
     Earlier sums are scaled by how much these have grown.
@@ -234,7 +246,7 @@ def _exponentiate(f: Function, block: LogitBlock, state: _State) -> None:
     f.loop(i64(0), i64(b.queries), 1, [], row_of, nonempty=True)
 
 
-def _scale_logits(f: Function, block: LogitBlock, state: _State) -> None:
+def _scale_logits(f: Function, block: LogitBlock, state: State) -> None:
     """Emit the scaling of products of pairs, whose factors are as in memory."""
     b = block.b
     factor = f.splat(number(b.work, block.a.scale), b.work.lanes)
@@ -250,7 +262,7 @@ def _scale(f: Function, b: BlockSizes, address: Value, factor: Value) -> None:
     f.store(f.binary("fmul", f.load(b.work.vector, address, b.work.itemsize), factor), address, b.work.itemsize)
 
 
-def _store(f: Function, block: LogitBlock, state: _State, results: list[Value], head: Value) -> None:
+def store_results(f: Function, block: LogitBlock, state: State, results: list[Value], head: Value) -> None:
     """Emit the division by totals, and the stores of results and statistics."""
     a, b = block.a, block.b
     work = b.work

@@ -275,18 +275,44 @@ class DotProducts:
         return [sums_across(f, self.work, [*chunk, *[zero] * (lanes - len(chunk))]) for chunk in chunks]
 
 
-def sums_across(f: Function, work: ComputeType, vectors: Sequence[Value]) -> Value:
-    """Emit a vector of sums, of the lanes of one vector each.
+class LaneSums:
+    """The sums of the lanes of vectors, one lane for each vector.
 
-    Halves are added, then halves of these, each time of two vectors in one addition.
+    There are as many vectors as a vector has lanes. Halves are added, then halves of these, each time of two vectors in one addition, as
+    soon as there are two: few vectors wait.
     """
-    runs, size = list(vectors), len(vectors)
-    while size > 1:
-        size //= 2
-        starts = range(0, 2 * len(vectors), 2 * size)
-        low, high = [[lane for s in starts for lane in range(s + shift, s + shift + size)] for shift in (0, size)]
-        runs = [work.add(f, f.shuffle(x, low, y), f.shuffle(x, high, y)) for x, y in zip(runs[::2], runs[1::2], strict=True)]
-    return runs[0]
+
+    def __init__(self, f: Function, work: ComputeType) -> None:
+        self._f, self._work = f, work
+        #: Vectors that wait, with the number of lanes that each sum still has there.
+        self._waiting: list[tuple[int, Value]] = []
+
+    def add(self, vector: Value, size: int = 0) -> None:
+        """Emit what the next vector makes possible.
+
+        `size` of its lanes (0: all) belong to one sum.
+        """
+        size, both = size or self._work.lanes, 2 * self._work.lanes
+        while self._waiting and self._waiting[-1][0] == size:
+            _, other = self._waiting.pop()
+            starts, size = range(0, both, size), size // 2
+            low, high = [[lane for s in starts for lane in range(s + shift, s + shift + size)] for shift in (0, size)]
+            vector = self._work.add(self._f, self._f.shuffle(other, low, vector), self._f.shuffle(other, high, vector))
+        self._waiting.append((size, vector))
+
+    @property
+    def total(self) -> Value:
+        """The vector of sums."""
+        ((_, vector),) = self._waiting
+        return vector
+
+
+def sums_across(f: Function, work: ComputeType, vectors: Sequence[Value]) -> Value:
+    """Emit a vector of sums, of the lanes of one vector each."""
+    sums = LaneSums(f, work)
+    for vector in vectors:
+        sums.add(vector)
+    return sums.total
 
 
 # Few rows times a matrix that is contiguous along columns, as sums of scaled rows.

@@ -282,6 +282,8 @@ class Program:
         self.enter = interruptible(enter) if hosts else enter
         #: See `Executable.copied`.
         self.copied: list[int] = []
+        #: Whether the outputs are the arrays that a call makes, in order.
+        self.is_plain = [(o.result, o.shape) for o in self.outputs] == [(number, shape) for number, (_, shape, _) in enumerate(self.specs)]
         #: Bytes of the arena, and of what one function of NumPy needs for itself.
         self.temporaries = layout.arena + max([host.workspace for host in hosts], default=0)
 
@@ -290,8 +292,7 @@ class Program:
 
         In that case all results are freshly allocated.
         """
-        plain = [(o.result, o.shape) for o in self.outputs] == [(number, shape) for number, (_, shape, _) in enumerate(self.specs)]
-        if self.reuse or not plain:
+        if self.reuse or not self.is_plain:
             return Executable(self, None, self.copied)
         specs, enter, retry = self.specs, self.enter, self._retry
 
@@ -332,7 +333,7 @@ class Program:
         status = self.enter(*arguments, *results)
         if status:
             results = self._retry(status, arguments)
-        return tuple([self._result(output, arguments, results) for output in self.outputs])
+        return results if self.is_plain else [self._result(output, arguments, results) for output in self.outputs]
 
     def _result(self, output: Output, arguments: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> np.ndarray:
         if output.result is not None:
