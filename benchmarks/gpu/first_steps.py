@@ -39,12 +39,15 @@ def timed(module: Any, name: str, label: str = "", extra: Any = None) -> None:
     setattr(module, name, outer)
 
 
-def worker() -> None:
-    note("worker python", BEGIN, time.perf_counter())
-    start = time.perf_counter()
-    from volta_fn.targets.nvidia import compilation
+VARIANT = os.environ.get("FIRST_VARIANT", "").split()
 
-    note("worker import", start, time.perf_counter())
+
+def worker() -> None:
+    note("server python", BEGIN, time.perf_counter())
+    start = time.perf_counter()
+    from volta_fn.targets.nvidia import compilation, processes
+
+    note("server import", start, time.perf_counter())
     timed(compilation, "_llvm")
     timed(compilation, "_context")
     timed(compilation, "functions")
@@ -52,6 +55,27 @@ def worker() -> None:
     timed(compilation, "compile_ptx", "llvm")
     timed(compilation, "link", "link", lambda a, b, p: f"{len(p)} {b'wgmma' in p}")
     timed(compilation, "_answer", "answer", lambda *a: str(len(a[0])))
+    timed(processes, "_fork")
+    if "eager" in VARIANT:
+        original = compilation.on_own_thread
+
+        class Impatient:
+            def __init__(self, call: Any) -> None:
+                self.call = call
+
+            def result(self) -> Any:
+                if not self.call.done():
+                    raise compilation.DeviceError("not yet")
+                return self.call.result()
+
+        calls: list[Any] = []
+
+        def impatient(*args: Any) -> Any:
+            if not calls:
+                calls.append(original(*args))
+            return Impatient(calls[0])
+
+        compilation.on_own_thread = impatient
     compilation.serve()
 
 
@@ -67,17 +91,21 @@ def ours(workload: str) -> None:
 
     start = time.perf_counter()
     from volta_fn.targets.gpu import adapter, backend, pipelines, program
-    from volta_fn.targets.nvidia import compilation, driver, library
+    from volta_fn.targets.nvidia import compilation, driver, library, processes
 
     note("import targets", start, time.perf_counter())
     command = ("-P", "-m", "benchmarks.gpu.first_steps", "worker")
-    pool = compilation.CompilerPool(command)
+    most = [int(word) for word in VARIANT if word.isdigit()]
+    pool = processes.WorkerPool(command, *most)
     compilation.pool = lambda: pool
     timed(library.Functions, "__init__", "cuInit")
     timed(driver.NvidiaDriver, "__init__", "open driver")
     timed(adapter.Gpu, "__init__", "open gpu")
     timed(compilation.Compiler, "_compiled", "compiled", lambda self, source, *a: str(len(source)))
-    timed(compilation, "_Worker", "Popen")
+    timed(processes, "_Server", "Popen")
+    timed(driver, "link", "link here", lambda a, b, p: f"{len(p)} {b'wgmma' in p}")
+    if "parent" in VARIANT:
+        driver._ROOM_FOR_LINKERS = 1 << 60
     timed(driver.NvidiaDriver, "_load", "load", lambda self, code, shared: str(len(code)))
     timed(driver.NvidiaDriver, "_graph")
     timed(program, "plan_program")
@@ -87,7 +115,9 @@ def ours(workload: str) -> None:
     case = named(workload).case()
     start = time.perf_counter()
     call, wait = contestant("volta_fn", case)
-    jnp.zeros(100000).block_until_ready()
+    vf.block_until_ready(jnp.zeros(100000))
+    if "wait" in VARIANT:
+        time.sleep(3)
     note("contestant", start, time.perf_counter())
     for _ in range(3):
         start = time.perf_counter()
@@ -126,12 +156,26 @@ def jax_step(workload: str) -> None:
 PTX = """.version 8.3
 .target sm_90a
 .address_size 64
-.visible .entry main(.param .u64 x) { ret; }
+.visible .entry main(.param .u64 x) {{
+.reg .f32 %f<{count}>;
+.reg .u64 %x<3>;
+ld.param.u64 %x1, [x];
+cvta.to.global.u64 %x2, %x1;
+ld.global.f32 %f0, [%x2];
+{body}
+st.global.f32 [%x2], %f{last};
+ret;
+}}
 """
 
 
+def ptx(lines: int, seed: int) -> bytes:
+    body = "\n".join(f"fma.rn.f32 %f{k}, %f{k * 7919 * (seed + 1) % k}, %f{k - 1}, %f{k // 2};" for k in range(1, lines))
+    return PTX.format(count=lines, body=body, last=lines - 1).encode() + b"\0"
+
+
 def bare() -> None:
-    """cuInit, a context and a link, by ctypes alone."""
+    """cuInit, contexts and links, by ctypes alone."""
     note("python", BEGIN, time.perf_counter())
     now = time.perf_counter
     t0 = now()
@@ -139,39 +183,75 @@ def bare() -> None:
     t1 = now()
     s0 = lib.cuInit(0)
     t2 = now()
+    note("dlopen", t0, t1)
+    note(f"cuInit {s0}", t1, t2)
 
-    def link(options: dict[int, int]) -> tuple[int, ...]:
+    def link(options: dict[int, int], text: bytes) -> tuple[int, ...]:
         count = len(options)
         keys, values = (ctypes.c_int * max(count, 1))(*options), (ctypes.c_void_p * max(count, 1))(*options.values())
         state, code, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
         a = lib.cuLinkCreate_v2(count, keys, values, ctypes.byref(state))
-        text = PTX.encode() + b"\0"
         if a:
             return (a,)
         b = lib.cuLinkAddData_v2(state, 1, text, ctypes.c_size_t(len(text)), b"x", 0, None, None)
         c = lib.cuLinkComplete(state, ctypes.byref(code), ctypes.byref(size))
         return a, b, c, size.value
 
-    for label, options in (("link without context", {}), ("link for target 90a without context", {9: 90 + 0x10000}), ("target 90", {9: 90})):
+    small = ptx(10, 0)
+    for label, options in (("no context", {}), ("target 90a, no context", {9: 90 + 0x10000}), ("target 90, no context", {9: 90})):
         start = now()
-        status = link(options)
-        note(f"{label} {status}", start, now())
+        status = link(options, small)
+        note(f"link, {label} {status}", start, now())
     device, context = ctypes.c_int(), ctypes.c_void_p()
     lib.cuDeviceGet(ctypes.byref(device), 0)
-    t3 = now()
-    s1 = lib.cuCtxCreate_v2(ctypes.byref(context), 0, device)
-    t4 = now()
-    note(f"dlopen", t0, t1)
-    note(f"cuInit {s0}", t1, t2)
-    note(f"cuCtxCreate {s1}", t3, t4)
+    start = now()
+    status = lib.cuCtxCreate_v2(ctypes.byref(context), 0, device)
+    note(f"cuCtxCreate {status}", start, now())
+    if "more" not in sys.argv:
+        return
+
+    def load(text: bytes) -> int:
+        module = ctypes.c_void_p()
+        return int(lib.cuModuleLoadData(ctypes.byref(module), text))
+
     for _ in range(2):
         start = now()
-        status = link({})
-        note(f"link {status}", start, now())
+        status = link({}, small)
+        note(f"link small {status}", start, now())
+    for name, act in (("link", lambda text: link({}, text)), ("load", load)):
+        start = now()
+        for seed in range(4):
+            act(ptx(3000, seed + 10 * (name == "load")))
+        note(f"4 times {name} 3000 lines", start, now())
+
+        def in_context(seed: int, act: Any = act) -> None:
+            lib.cuCtxPushCurrent_v2(context)
+            act(ptx(3000, seed))
+
+        threads = [threading.Thread(target=in_context, args=(seed + 50 + 10 * (name == "load"),)) for seed in range(4)]
+        start = now()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        note(f"4 threads {name} 3000 lines", start, now())
+    contexts = [ctypes.c_void_p() for _ in range(3)]
+    for other in contexts:
+        start = now()
+        status = lib.cuCtxCreate_v2(ctypes.byref(other), 0, device)
+        note(f"another cuCtxCreate {status}", start, now())
+
+    def in_another(number: int) -> None:
+        lib.cuCtxPushCurrent_v2(contexts[number])
+        link({}, ptx(3000, 100 + number))
+
+    threads = [threading.Thread(target=in_another, args=(number,)) for number in range(3)]
     start = now()
-    module = ctypes.c_void_p()
-    status = lib.cuModuleLoadData(ctypes.byref(module), PTX.encode() + b"\0")
-    note(f"load PTX {status}", start, now())
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    note("3 contexts link 3000 lines", start, now())
     start = now()
     lib.cuCtxDestroy_v2(context)
     note("destroy", start, now())
@@ -205,15 +285,22 @@ def main() -> None:
         ours(sys.argv[2])
     elif len(sys.argv) > 2 and sys.argv[1] == "jax":
         jax_step(sys.argv[2])
-    elif sys.argv[1:] == ["bare"]:
+    elif sys.argv[1:2] == ["bare"]:
         bare()
-    else:
-        for together in (1, 8, 16) if len(sys.argv) == 1 else ():
+    elif len(sys.argv) == 1:
+        run("bare")
+        run("bare", "more")
+        for together in (2, 4, 8, 16):
             run("bare", together=together)
-        for workload in sys.argv[1:]:
+    else:
+        frameworks, workload, *variants = sys.argv[1:]
+        for variant in variants or [""]:
+            os.environ["FIRST_VARIANT"] = variant
             with tempfile.TemporaryDirectory() as cache:
-                run("ours", workload, cache=cache, shown=0.003)
-                run("ours", workload, cache=cache, shown=0.003)
+                for _ in range(frameworks.count("o")):
+                    print(variant, end=" ")
+                    run("ours", workload, cache=cache, shown=float(os.environ.get("FIRST_SHOWN", 0.003)))
+        if "j" in frameworks:
             run("jax", workload, shown=0.02)
 
 
