@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
 import json
@@ -56,26 +55,6 @@ def worker() -> None:
     timed(compilation, "link", "link", lambda a, b, p: f"{len(p)} {b'wgmma' in p}")
     timed(compilation, "_answer", "answer", lambda *a: str(len(a[0])))
     timed(processes, "_fork")
-    if "eager" in VARIANT:
-        original = compilation.on_own_thread
-
-        class Impatient:
-            def __init__(self, call: Any) -> None:
-                self.call = call
-
-            def result(self) -> Any:
-                if not self.call.done():
-                    raise compilation.DeviceError("not yet")
-                return self.call.result()
-
-        calls: list[Any] = []
-
-        def impatient(*args: Any) -> Any:
-            if not calls:
-                calls.append(original(*args))
-            return Impatient(calls[0])
-
-        compilation.on_own_thread = impatient
     compilation.serve()
 
 
@@ -90,7 +69,7 @@ def ours(workload: str) -> None:
     from benchmarks.workloads.case import contestant
 
     start = time.perf_counter()
-    from volta_fn.targets.gpu import adapter, backend, pipelines, program
+    from volta_fn.targets.gpu import adapter, program
     from volta_fn.targets.nvidia import compilation, driver, library, processes
 
     note("import targets", start, time.perf_counter())
@@ -112,6 +91,23 @@ def ours(workload: str) -> None:
     timed(program.Program, "__init__", "Program")
     timed(program.Program, "__call__", "Program call")
     timed(compilation, "sources_digest")
+    timed(compilation.Compiler, "prepare")
+    timed(driver, "Context")
+    if "lazy" in VARIANT:
+        compilation.Compiler.prepare = lambda self: None
+    contexts = [int(word[1:]) for word in VARIANT if word[:1] == "c"]
+    if contexts:
+
+        def prepare(request: Any) -> None:
+            with pool._changed:
+                for number in range(pool._most):
+                    worker = pool._started()
+                    if number < contexts[0]:
+                        worker.tell(request)
+                    pool._workers.add(worker)
+                    pool._idle.insert(0, worker)
+
+        pool.prepare = prepare
     case = named(workload).case()
     start = time.perf_counter()
     call, wait = contestant("volta_fn", case)

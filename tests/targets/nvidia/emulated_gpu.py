@@ -19,6 +19,9 @@ _installed: list[Any] = []
 class _Compiler:
     """Stands for the processes that compile: machine code is the WGSL itself."""
 
+    def prepare(self, request: list[bytes]) -> None:
+        """Do nothing: there are no processes."""
+
     def ask(self, request: list[bytes]) -> list[bytes]:
         from volta_fn.errors import VoltaError
         from volta_fn.targets.nvidia import compilation

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from volta_fn.targets.nvidia import library
+from volta_fn.targets.nvidia.compilation import Compiler
 from volta_fn.targets.nvidia.stream import ConditionalNodeParameters, KernelNodeParameters, LaunchConfiguration
 
 INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_CONTEXT, NOT_READY, ILLEGAL_ADDRESS = 1, 2, 100, 201, 600, 700
@@ -445,8 +446,12 @@ class FakeCuda:
 
 @contextlib.contextmanager
 def replaced(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
-    """Replace the driver by a stand-in of one GPU, and check at the end that it was used well."""
+    """Replace the driver by a stand-in of one GPU, and check at the end that it was used well.
+
+    No processes are started that compile for it.
+    """
     fake = FakeCuda()
+    monkeypatch.setattr(Compiler, "prepare", lambda compiler: None)
     monkeypatch.setattr(library, "open_library", lambda: fake)
     library._functions.cache_clear()
     yield fake

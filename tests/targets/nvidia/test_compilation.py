@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
 import re
-import signal
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +63,10 @@ sys.modules[name] = types.ModuleType(name)
 sys.modules[name].translate = translate
 compilation.serve()
 """
+
+
+#: Text that translates by a function of this name, after a statement.
+AFTER = "inner = translate\ndef translate(source, **options): {}; return inner(source, **options)"
 
 
 def pool_of(text: str = "", most: int = 1) -> WorkerPool:
@@ -158,8 +154,13 @@ def test_a_process_compiles(processes: WorkerPool, monkeypatch: pytest.MonkeyPat
     assert len(processes._workers) == 1
 
 
-#: A process with a stand-in for the driver, whose machine code is PTX.
+#: A process with a stand-in for the driver, whose machine code is PTX. A context is there at once.
 WITH_DRIVER = """
+def at_once(*call):
+    result = compilation.AwaitedCall(*call)
+    result.run()
+    return result
+compilation.on_own_thread = at_once
 from tests.targets.nvidia.fake_cuda import FakeCuda
 from volta_fn.targets.nvidia import library
 fake = FakeCuda()
@@ -190,6 +191,16 @@ def test_a_process_without_a_context_makes_ptx() -> None:
     pool.close()
 
 
+def test_a_process_makes_ptx_until_it_has_a_context() -> None:
+    text = WITH_DRIVER.format({}).replace("result.run()", "calls.append(result)").replace("def at_once", "calls = []\ndef at_once")
+    pool = pool_of(text + AFTER.format("[call.run() for call in calls if options['is_checked'] and not call.done()]"))
+    assert pool.ask(request("", ordinal="0")) == [b"prepared", b"", b""]
+    assert [pool.ask(request(ordinal="0"))[0] for _ in range(2)] == [b"ptx"] * 2
+    *parts, _ = request(ordinal="0")
+    assert pool.ask([*parts, b"checked"])[0] == b"cubin"
+    pool.close()
+
+
 @pytest.mark.parametrize(("source", "message"), [("refused", "it is no WGSL"), ("define nonsense", "LLVM refuses the module")])
 def test_refused_shaders(processes: WorkerPool, source: str, message: str) -> None:
     kind, _, text = processes.ask(request(source))
@@ -210,6 +221,10 @@ class Counted:
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
+        self.prepared: list[Any] = []
+
+    def prepare(self, request: Any) -> None:
+        self.prepared.append(request)
 
     def ask(self, request: Any) -> list[bytes]:
         self.requests.append(request)
@@ -228,26 +243,25 @@ def compiler(pool: Any, architecture: str = HOPPER, linker: str = "13.0 580.1 (9
 
 def test_machine_code_is_kept(folder: Path) -> None:
     pool = Counted()
-    first = compiler(pool).binary("shader", 0, unlinked)
+    first = compiler(pool).binary("shader", unlinked)
     assert first == ((8, 4, 2), b"linked shader")
     assert pool.requests == [[b"shader", b"sm_90a+ptx83", b"3", b"unchecked"]]
-    assert compiler(pool).binary("shader", 0, unlinked) == first
+    assert compiler(pool).binary("shader", unlinked) == first
     assert len(pool.requests) == 1
 
 
 VARIATIONS: list[Callable[[Any], object]] = [
-    lambda pool: compiler(pool).binary("another shader", 0, unlinked),
-    lambda pool: compiler(pool).binary("shader", 3, unlinked),
-    lambda pool: compiler(pool, "sm_90a").binary("shader", 0, unlinked),
-    lambda pool: compiler(pool, "sm_80+ptx83").binary("shader", 0, unlinked),
-    lambda pool: compiler(pool, linker="13.0 580.2 (9, 0)").binary("shader", 0, unlinked),
+    lambda pool: compiler(pool).binary("another shader", unlinked),
+    lambda pool: compiler(pool, "sm_90a").binary("shader", unlinked),
+    lambda pool: compiler(pool, "sm_80+ptx83").binary("shader", unlinked),
+    lambda pool: compiler(pool, linker="13.0 580.2 (9, 0)").binary("shader", unlinked),
 ]
 
 
 @pytest.mark.parametrize("vary", VARIATIONS)
 def test_other_machine_code_is_another_entry(folder: Path, vary: Callable[[Any], object]) -> None:
     pool = Counted()
-    compiler(pool).binary("shader", 0, unlinked)
+    compiler(pool).binary("shader", unlinked)
     vary(pool)
     assert len(pool.requests) == 2
 
@@ -255,22 +269,22 @@ def test_other_machine_code_is_another_entry(folder: Path, vary: Callable[[Any],
 @pytest.mark.parametrize("name", ["sources_digest", "load"])
 def test_another_compiler_is_another_entry(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     pool = Counted()
-    compiler(pool).binary("shader", 0, unlinked)
+    compiler(pool).binary("shader", unlinked)
     compilation._compiler_version.cache_clear()
 
     class Other:
         __version__ = "99.0"
 
     monkeypatch.setattr(compilation, name, lambda *args: "other sources" if name == "sources_digest" else Other)
-    compiler(pool).binary("shader", 0, unlinked)
+    compiler(pool).binary("shader", unlinked)
     compilation._compiler_version.cache_clear()
     assert len(pool.requests) == 2
 
 
 def test_a_checked_shader_is_another_entry(folder: Path) -> None:
     pool = Counted()
-    compiler(pool).binary("shader", 0, unlinked)
-    compiler(pool).binary("shader", 0, unlinked, is_checked=True)
+    compiler(pool).binary("shader", unlinked)
+    compiler(pool).binary("shader", unlinked, is_checked=True)
     assert [indices for *_, indices in pool.requests] == [b"unchecked", b"checked"]
 
 
@@ -283,10 +297,10 @@ def test_a_process_checks_indices(processes: WorkerPool) -> None:
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:-1] + b"?", lambda data: b""])
 def test_damaged_entries_are_compiled_again(folder: Path, damage: Callable[[bytes], bytes]) -> None:
     pool = Counted()
-    first = compiler(pool).binary("shader", 0, unlinked)
+    first = compiler(pool).binary("shader", unlinked)
     for entry in caches.entries(folder):
         entry.path.write_bytes(damage(entry.path.read_bytes()))
-    assert compiler(pool).binary("shader", 0, unlinked) == first
+    assert compiler(pool).binary("shader", unlinked) == first
     assert len(pool.requests) == 2
 
 
@@ -294,26 +308,45 @@ def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(compilation, "cache_dir", lambda: None)
     pool = Counted()
     for _ in range(2):
-        compiler(pool).binary("shader", 0, unlinked)
+        compiler(pool).binary("shader", unlinked)
     assert len(pool.requests) == 2
 
 
 def test_machine_code_on_disk_needs_no_compiler(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = compiler(Counted()).binary("shader", 0, unlinked)
+    first = compiler(Counted()).binary("shader", unlinked)
     monkeypatch.setattr(compilation, "missing_compiler", lambda: "llvmlite is missing")
-    assert compiler(Counted()).binary("shader", 0, unlinked) == first
+    assert compiler(Counted()).binary("shader", unlinked) == first
     with pytest.raises(DeviceError, match="llvmlite is missing"):
-        compiler(Counted()).binary("another", 0, unlinked)
+        compiler(Counted()).binary("another", unlinked)
+
+
+def test_processes_are_prepared_where_nothing_was_compiled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Counted()
+    for _ in range(2):
+        compiler(pool).prepare()
+    assert pool.prepared == [[b"", b"sm_90a+ptx83", b"3", b"unchecked"]] * 2 and not pool.requests
+    compiler(pool).binary("shader", unlinked)
+    compiler(pool).prepare()
+    assert len(pool.prepared) == 2
+    compiler(pool, "sm_80").prepare()
+    compiler(pool, linker="13.0 580.2 (9, 0)").prepare()
+    assert len(pool.prepared) == 4
+    monkeypatch.setattr(compilation, "cache_dir", lambda: None)
+    compiler(pool).prepare()
+    assert len(pool.prepared) == 5
+    monkeypatch.setattr(compilation, "missing_compiler", lambda: "llvmlite is missing")
+    compiler(pool).prepare()
+    assert len(pool.prepared) == 5
 
 
 def test_errors_are_not_kept(folder: Path, processes: WorkerPool) -> None:
     for _ in range(2):
         with pytest.raises(DeviceError, match="it is no WGSL"):
-            compiler(processes).binary("refused", 0, unlinked)
+            compiler(processes).binary("refused", unlinked)
     assert not list(caches.entries(folder))
 
 
 def test_this_process_links_if_others_do_not(folder: Path, processes: WorkerPool) -> None:
-    binary = Compiler(HOPPER, "13.0 580.1 (9, 0)", None, processes).binary(KERNEL, 0, unlinked)
+    binary = Compiler(HOPPER, "13.0 580.1 (9, 0)", None, processes).binary(KERNEL, unlinked)
     assert binary.threads == (64, 2, 1)
     assert binary.code == b"linked " + compile_ptx(KERNEL, HOPPER)

@@ -208,6 +208,45 @@ def test_a_worker_has_no_files_of_others() -> None:
     pool.close()
 
 
+# preparation
+
+
+def test_prepared_workers() -> None:
+    pool = pool_of("told = []", 3)
+    for _ in range(2):
+        pool.prepare([b"told.append(os.getpid())"])
+        assert len(pool._workers) == len(pool._idle) == 3
+    answers: list[Any] = []
+    threads = [threading.Thread(target=lambda: answers.append(eval(ask(pool, "time.sleep(0.2) or (os.getpid(), told)")))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({pid for pid, _ in answers}) == 3 and all(told == [pid] for pid, told in answers)
+    pool.close()
+
+
+def test_workers_that_preparing_has_ended_are_replaced() -> None:
+    pool = pool_of(most=2)
+    pool.prepare([b"1 / 0"])
+    for worker in pool._workers:
+        assert worker._has_ended(20)
+    assert ask(pool, "1") == "1"
+    pool.close()
+
+
+def test_preparing_what_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = WorkerPool(("-c", "raise SystemExit('no such module')"), 1)
+    pool.prepare([b"1"])
+    with pytest.raises(DeviceError, match="with status 1: no such module"):
+        pool.ask([])
+    pool.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/nowhere/python")
+        pool.prepare([b"1"])
+    assert not pool._workers
+
+
 # ends
 
 
@@ -318,7 +357,7 @@ while pool._idle:
 def test_processes_end_with_their_parent(busy: str, end: str) -> None:
     result = subprocess.run([sys.executable, "-W", "error", "-c", SCRIPT.format(busy + end)], capture_output=True, text=True)
     assert not result.stderr
-    assert all([has_ended(int(pid)) for pid in result.stdout.split()])
+    assert all(has_ended(int(pid)) for pid in result.stdout.split())
 
 
 FORK = """
@@ -351,4 +390,4 @@ os.kill(os.getpid(), 9)
     with subprocess.Popen([sys.executable, "-c", SCRIPT.format(fork)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         pids = process.stdout.readline().split()
-        assert all([has_ended(int(pid)) for pid in pids])
+        assert all(has_ended(int(pid)) for pid in pids)

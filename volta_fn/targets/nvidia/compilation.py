@@ -22,7 +22,7 @@ from volta_fn.errors import DeviceError, VoltaError
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir, sources_digest
-from volta_fn.runtime.threads import on_own_thread
+from volta_fn.runtime.threads import AwaitedCall, on_own_thread
 from volta_fn.targets.gpu.driver import log
 from volta_fn.targets.nvidia import processes
 from volta_fn.targets.nvidia.kernel import header_of
@@ -234,9 +234,10 @@ def link(loaded: Functions, errors: CallErrors, ptx: bytes) -> bytes:
 # A process that compiles.
 #
 # A request is a shader's WGSL, an architecture, the number of the GPU (empty: no machine code is wanted), and whether indices are checked
-# when it runs. The answer is its kind, the size of a workgroup, and machine code, PTX, or a message.
+# when it runs. The answer is its kind, the size of a workgroup, and machine code, PTX, or a message. Without a shader the request is only
+# to prepare for others.
 
-_CUBIN, _PTX_TEXT, _ERROR = b"cubin", b"ptx", b"error"
+_CUBIN, _PTX_TEXT, _ERROR, _PREPARED = b"cubin", b"ptx", b"error", b"prepared"
 _CHECKED, _UNCHECKED = b"checked", b"unchecked"
 _THREADS = struct.Struct("<3I")
 
@@ -249,7 +250,9 @@ def serve() -> None:
 
 
 def _answer(source: bytes, architecture: bytes, ordinal: bytes, indices: bytes) -> tuple[bytes, bytes, bytes]:
-    linking = on_own_thread(_context, int(ordinal)) if ordinal else None  # creating a context takes as long as all else
+    linking = _linker(int(ordinal)) if ordinal else None
+    if not source:
+        return _PREPARED, b"", b""
     try:
         llvm_ir, size = _llvm_ir_of(source.decode(), is_checked=indices == _CHECKED)
         ptx = compile_ptx(llvm_ir, architecture.decode())
@@ -258,17 +261,26 @@ def _answer(source: bytes, architecture: bytes, ordinal: bytes, indices: bytes) 
     except RuntimeError as error:
         return _ERROR, b"", f"LLVM refuses the module: {str(error).strip()}".encode()
     threads = _THREADS.pack(*size)
-    if linking is not None:
+    if linking is not None and linking.done():
         with contextlib.suppress(VoltaError):  # the process that asks links the PTX itself, and reports why that fails
-            loaded, errors, context = linking.result()
-            with context:
-                code = link(loaded, errors, ptx)
-                if _is_whole(ptx):  # the driver compiles it now, and keeps that on disk for the process that asks
-                    module = ctypes.c_void_p()
-                    errors.check(loaded.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
-                    loaded.cuModuleUnload(module)
-                return _CUBIN, threads, code
+            return _CUBIN, threads, _linked(linking, ptx)
     return _PTX_TEXT, threads, ptx
+
+
+def _linked(linking: AwaitedCall, ptx: bytes) -> bytes:
+    """Return the machine code of PTX that the driver makes in this process. Raises `VoltaError`."""
+    try:
+        loaded, errors, context = linking.result()
+    except VoltaError:
+        _linker.cache_clear()  # the next request tries again
+        raise
+    with context:
+        code = link(loaded, errors, ptx)
+        if _is_whole(ptx):  # the driver compiles it now, and keeps that on disk for the process that asks
+            module = ctypes.c_void_p()
+            errors.check(loaded.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
+            loaded.cuModuleUnload(module)
+        return code
 
 
 def _llvm_ir_of(source: str, *, is_checked: bool) -> tuple[str, tuple[int, int, int]]:
@@ -284,8 +296,15 @@ def _llvm_ir_of(source: str, *, is_checked: bool) -> tuple[str, tuple[int, int, 
 
 
 @functools.cache
+def _linker(ordinal: int) -> AwaitedCall:
+    """Begin to create a context of a GPU in this process, in which PTX is linked.
+
+    That takes longer than all else: until it is there, the process that asks links.
+    """
+    return on_own_thread(_context, ordinal)
+
+
 def _context(ordinal: int) -> tuple[Functions, CallErrors, Context]:
-    """Return a context of a GPU in this process, in which PTX is linked."""
     loaded, device = functions(), ctypes.c_int()
     errors = CallErrors(loaded)
     errors.check(loaded.cuDeviceGet(ctypes.byref(device), ordinal), "cuDeviceGet")
@@ -335,8 +354,19 @@ class Compiler:
         """
         self.architecture, self._linker, self._ordinal = architecture, linker, ordinal
         self._workers = workers
+        #: Whether there is an entry on disk that says that there are others (`prepare`).
+        self._has_entries = False
 
-    def binary(self, source: str, checks: int, link_here: Callable[[bytes], bytes], *, is_checked: bool = False) -> ShaderBinary:
+    def prepare(self) -> None:
+        """Start the processes that compile, unless there is machine code of this compiler on disk.
+
+        Then most programs find theirs. Starting them takes about as long as to open the GPU does, which is at the same time.
+        """
+        folder = cache_dir()
+        if missing_compiler() is None and (folder is None or caches.read(folder, self._name("")) is None):
+            (self._workers or pool()).prepare(self._request(""))
+
+    def binary(self, source: str, link_here: Callable[[bytes], bytes], *, is_checked: bool = False) -> ShaderBinary:
         """Return the machine code of a shader, from the disk or compiled.
 
         `link_here` makes machine code of PTX in this process; `is_checked` is that of `translate`. Raises `DeviceError` if the shader
@@ -345,11 +375,14 @@ class Compiler:
         folder = cache_dir()
         if folder is None:
             return _binary(self._compiled(source, link_here, is_checked))
-        name = self._name(source, checks, is_checked)
+        name = self._name(source, is_checked)
         entry = caches.read(folder, name)
         if entry is None:
             entry = self._compiled(source, link_here, is_checked)
             caches.write(folder, name, entry)
+            if not self._has_entries:
+                caches.write(folder, self._name(""), b"")
+                self._has_entries = True
         return _binary(entry)
 
     def _compiled(self, source: str, link_here: Callable[[bytes], bytes], is_checked: bool) -> bytes:
@@ -357,17 +390,19 @@ class Compiler:
         if missing is not None:
             raise DeviceError(missing)
         start = time.perf_counter()
-        ordinal = b"" if self._ordinal is None else str(self._ordinal).encode()
-        request = [source.encode(), self.architecture.encode(), ordinal, _CHECKED if is_checked else _UNCHECKED]
-        kind, threads, data = (self._workers or pool()).ask(request)
+        kind, threads, data = (self._workers or pool()).ask(self._request(source, is_checked))
         if kind == _ERROR:
             raise DeviceError(data.decode())
         code = link_here(data) if kind == _PTX_TEXT else data
         log.debug("a shader of %d characters compiled in %.3f s, %d bytes", len(source), time.perf_counter() - start, len(code))
         return threads + code
 
-    def _name(self, source: str, checks: int, is_checked: bool) -> str:
-        circumstances = repr((_compiler_version(), self._linker, self.architecture, checks, is_checked))
+    def _request(self, source: str, is_checked: bool = False) -> list[bytes]:
+        ordinal = b"" if self._ordinal is None else str(self._ordinal).encode()
+        return [source.encode(), self.architecture.encode(), ordinal, _CHECKED if is_checked else _UNCHECKED]
+
+    def _name(self, source: str, is_checked: bool = False) -> str:
+        circumstances = repr((_compiler_version(), self._linker, self.architecture, is_checked))
         return hashlib.sha256(f"{circumstances}\0{source}".encode()).hexdigest()
 
 

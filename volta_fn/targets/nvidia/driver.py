@@ -197,6 +197,10 @@ class NvidiaDriver:
         self.description = description
         self.call_errors = CallErrors(loaded)
         self.errors: Errors = self.call_errors
+        ordinal = model.ordinal if model.memory >= _ROOM_FOR_LINKERS else None
+        linker = f"{driver_version(loaded)} {model.capability}"
+        self._compiler = Compiler(architecture_of(model.capability, loaded.version), linker, ordinal)
+        self._compiler.prepare()
         self.context = Context(loaded, model.device, self.call_errors)
         _CONTEXTS.add(self, self.context)
         self.launch_graph, self.launch_configured, self._launch = loaded.cuGraphLaunch, loaded.cuLaunchKernelEx, loaded.cuLaunchKernel
@@ -213,9 +217,6 @@ class NvidiaDriver:
         self.readbacks: Readbacks = self._copies
         #: The memory that it shares with GPUs of other processes.
         self.peers = Peers(loaded, self.call_errors, self.context, self.stream, model.device)
-        ordinal = model.ordinal if model.memory >= _ROOM_FOR_LINKERS else None
-        linker = f"{driver_version(loaded)} {model.capability}"
-        self._compiler = Compiler(architecture_of(model.capability, loaded.version), linker, ordinal)
         self._events = Events(loaded, self.call_errors, _WITHOUT_TIMING)
         #: The numbers and events of batches that are not known to be done.
         self._batches: deque[tuple[int, int]] = deque()
@@ -302,7 +303,7 @@ class NvidiaDriver:
         """Return the kernel of a shader, or of LLVM IR with a header, and the header."""
         self.call_errors.check_device()
         header = header_of(source)
-        binary = self._compiler.binary(source, checks, self._link, is_checked=is_checked)
+        binary = self._compiler.binary(source, self._link, is_checked=is_checked)
         shared = 0 if header is None else header.shared
         function, module = self._load(binary.code, shared)
         return Kernel(function, module, binary.threads, written, shared), header

@@ -232,12 +232,23 @@ class Worker:
         finally:
             requests.close()
             os.close(status)
+        #: The answers that are in the stream, or will be, which nobody waits for.
+        self._ignored = 0
         self.last_used = time.monotonic()
+
+    def tell(self, request: Sequence[bytes]) -> None:
+        """Send a short request whose answer is ignored."""
+        with contextlib.suppress(OSError):  # the next request tells that the process has ended
+            send(self._stream, request)
+            self._ignored += 1
 
     def ask(self, request: Sequence[bytes]) -> list[bytes]:
         """Send a request and return the answer. Raises `DeviceError` if the process ends."""
         try:
             send(self._stream, request)
+            while self._ignored:
+                receive(self._stream)
+                self._ignored -= 1
             answer = receive(self._stream)
         except (EOFError, OSError):
             raise DeviceError(f"the process that compiles it ended, {self._last_words()}") from None
@@ -299,6 +310,18 @@ class WorkerPool:
         #: Workers being started.
         self._starting = 0
         self._server: _Server | None = None
+
+    def prepare(self, request: Sequence[bytes]) -> None:
+        """Start workers before they are needed, and have each do what a short request says.
+
+        Does nothing if some are there, or if none can be started: that is an error when one is needed.
+        """
+        with deferred_interrupts, self._changed, contextlib.suppress(OSError):
+            for _ in range(0 if self._workers or self._starting else self._most):
+                worker = self._started()
+                worker.tell(request)
+                self._workers.add(worker)
+                self._idle.append(worker)
 
     def ask(self, request: Sequence[bytes]) -> list[bytes]:
         """Have a worker answer a request.
