@@ -95,19 +95,9 @@ def ours(workload: str) -> None:
     timed(driver, "Context")
     if "lazy" in VARIANT:
         compilation.Compiler.prepare = lambda self: None
-    contexts = [int(word[1:]) for word in VARIANT if word[:1] == "c"]
-    if contexts:
-
-        def prepare(request: Any) -> None:
-            with pool._changed:
-                for number in range(pool._most):
-                    worker = pool._started()
-                    if number < contexts[0]:
-                        worker.tell(request)
-                    pool._workers.add(worker)
-                    pool._idle.insert(0, worker)
-
-        pool.prepare = prepare
+    for word in VARIANT:
+        if word[:1] == "c":
+            compilation._LINKERS = int(word[1:])
     case = named(workload).case()
     start = time.perf_counter()
     call, wait = contestant("volta_fn", case)
@@ -166,8 +156,17 @@ ret;
 
 
 def ptx(lines: int, seed: int) -> bytes:
-    body = "\n".join(f"fma.rn.f32 %f{k}, %f{k * 7919 * (seed + 1) % k}, %f{k - 1}, %f{k // 2};" for k in range(1, lines))
-    return PTX.format(count=lines, body=body, last=lines - 1).encode() + b"\0"
+    body = "\n".join(f"fma.rn.f32 %f{k}, %f{k * 7919 % k}, %f{k - 1}, %f{k // 2};" for k in range(1, lines))
+    return (
+        PTX.format(count=lines, body=body, last=lines - 1)
+        .replace(".entry", f"// {os.getpid()} {seed}\n.visible .entry")
+        .replace(".visible // ", "// ")
+        .encode()
+        + b"\0"
+    )
+
+
+LINES = 1200
 
 
 def bare() -> None:
@@ -214,40 +213,42 @@ def bare() -> None:
         start = now()
         status = link({}, small)
         note(f"link small {status}", start, now())
-    for name, act in (("link", lambda text: link({}, text)), ("load", load)):
-        start = now()
-        for seed in range(4):
-            act(ptx(3000, seed + 10 * (name == "load")))
-        note(f"4 times {name} 3000 lines", start, now())
 
-        def in_context(seed: int, act: Any = act) -> None:
-            lib.cuCtxPushCurrent_v2(context)
-            act(ptx(3000, seed))
+    def library(text: bytes) -> int:
+        handle, module = ctypes.c_void_p(), ctypes.c_void_p()
+        status = lib.cuLibraryLoadData(ctypes.byref(handle), text, None, None, 0, None, None, 0)
+        return int(status or lib.cuLibraryGetModule(ctypes.byref(module), handle))
 
-        threads = [threading.Thread(target=in_context, args=(seed + 50 + 10 * (name == "load"),)) for seed in range(4)]
+    contexts = [context] + [ctypes.c_void_p() for _ in range(3)]
+    for other in contexts[1:]:
         start = now()
+        status = lib.cuCtxCreate_v2(ctypes.byref(other), 0, device)
+        note(f"another cuCtxCreate {status}", start, now())
+    seeds = iter(range(100, 1000))
+
+    def in_threads(act: Any, count: int) -> list[Any]:
+        results: list[Any] = []
+
+        def work(number: int) -> None:
+            lib.cuCtxPushCurrent_v2(contexts[number % count])
+            results.append(act(ptx(LINES, next(seeds))))
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        note(f"4 threads {name} 3000 lines", start, now())
-    contexts = [ctypes.c_void_p() for _ in range(3)]
-    for other in contexts:
+        return results
+
+    lib.cuCtxPushCurrent_v2(context)
+    for name, act in (("link", lambda text: link({}, text)), ("load", load), ("library", library)):
         start = now()
-        status = lib.cuCtxCreate_v2(ctypes.byref(other), 0, device)
-        note(f"another cuCtxCreate {status}", start, now())
-
-    def in_another(number: int) -> None:
-        lib.cuCtxPushCurrent_v2(contexts[number])
-        link({}, ptx(3000, 100 + number))
-
-    threads = [threading.Thread(target=in_another, args=(number,)) for number in range(3)]
-    start = now()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    note("3 contexts link 3000 lines", start, now())
+        statuses = [act(ptx(LINES, next(seeds))) for _ in range(2)]
+        note(f"2 times {name} {statuses[0]}", start, now())
+        for count in (1, 4):
+            start = now()
+            statuses = in_threads(act, count)
+            note(f"8 threads {name} in {count} contexts {statuses[0]}", start, now())
     start = now()
     lib.cuCtxDestroy_v2(context)
     note("destroy", start, now())
@@ -286,7 +287,7 @@ def main() -> None:
     elif len(sys.argv) == 1:
         run("bare")
         run("bare", "more")
-        for together in (2, 4, 8, 16):
+        for together in (4,):
             run("bare", together=together)
     else:
         frameworks, workload, *variants = sys.argv[1:]

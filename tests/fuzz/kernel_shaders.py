@@ -36,7 +36,7 @@ class CompilerInProcess:
     Fuzzers run in as many processes as there are CPUs, and a shader that ends LLVM ends one of them, which is reported.
     """
 
-    def prepare(self, request: Sequence[bytes]) -> None:
+    def prepare(self, request: Sequence[bytes], count: int) -> None:
         """Do nothing: this process is there."""
 
     def ask(self, request: Sequence[bytes]) -> tuple[bytes, bytes, bytes]:

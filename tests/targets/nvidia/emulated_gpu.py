@@ -19,7 +19,7 @@ _installed: list[Any] = []
 class _Compiler:
     """Stands for the processes that compile: machine code is the WGSL itself."""
 
-    def prepare(self, request: list[bytes]) -> None:
+    def prepare(self, request: list[bytes], count: int) -> None:
         """Do nothing: there are no processes."""
 
     def ask(self, request: list[bytes]) -> list[bytes]:

@@ -161,6 +161,7 @@ def at_once(*call):
     result.run()
     return result
 compilation.on_own_thread = at_once
+compilation._FEW = 1
 from tests.targets.nvidia.fake_cuda import FakeCuda
 from volta_fn.targets.nvidia import library
 fake = FakeCuda()
@@ -201,6 +202,12 @@ def test_a_process_makes_ptx_until_it_has_a_context() -> None:
     pool.close()
 
 
+def test_a_process_creates_a_context_after_a_few_requests() -> None:
+    pool = pool_of(WITH_DRIVER.format({}) + "compilation._FEW = 3")
+    assert [pool.ask(request(ordinal="0"))[0] for _ in range(4)] == [b"ptx", b"ptx", b"cubin", b"cubin"]
+    pool.close()
+
+
 @pytest.mark.parametrize(("source", "message"), [("refused", "it is no WGSL"), ("define nonsense", "LLVM refuses the module")])
 def test_refused_shaders(processes: WorkerPool, source: str, message: str) -> None:
     kind, _, text = processes.ask(request(source))
@@ -223,7 +230,7 @@ class Counted:
         self.requests: list[Any] = []
         self.prepared: list[Any] = []
 
-    def prepare(self, request: Any) -> None:
+    def prepare(self, request: Any, count: int) -> None:
         self.prepared.append(request)
 
     def ask(self, request: Any) -> list[bytes]:

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import itertools
 import re
 import struct
 import time
@@ -250,9 +251,10 @@ def serve() -> None:
 
 
 def _answer(source: bytes, architecture: bytes, ordinal: bytes, indices: bytes) -> tuple[bytes, bytes, bytes]:
-    linking = _linker(int(ordinal)) if ordinal else None
     if not source:
+        _linker(ordinal, begins=True)
         return _PREPARED, b"", b""
+    linking = _linker(ordinal, begins=next(_requests) >= _FEW)
     try:
         llvm_ir, size = _llvm_ir_of(source.decode(), is_checked=indices == _CHECKED)
         ptx = compile_ptx(llvm_ir, architecture.decode())
@@ -272,7 +274,7 @@ def _linked(linking: AwaitedCall, ptx: bytes) -> bytes:
     try:
         loaded, errors, context = linking.result()
     except VoltaError:
-        _linker.cache_clear()  # the next request tries again
+        _linkers.clear()  # the next request tries again
         raise
     with context:
         code = link(loaded, errors, ptx)
@@ -295,13 +297,22 @@ def _llvm_ir_of(source: str, *, is_checked: bool) -> tuple[str, tuple[int, int, 
     return shader.llvm_ir, shader.threads
 
 
-@functools.cache
-def _linker(ordinal: int) -> AwaitedCall:
-    """Begin to create a context of a GPU in this process, in which PTX is linked.
+#: Contexts in which PTX is linked in this process, by the numbers of GPUs, and the number of requests.
+_linkers: dict[bytes, AwaitedCall] = {}
+_requests = itertools.count(1)
+#: The requests from which on a process creates a context for itself.
+_FEW = 3
 
-    That takes longer than all else: until it is there, the process that asks links.
+
+def _linker(ordinal: bytes, *, begins: bool) -> AwaitedCall | None:
+    """Return the context of a GPU, which may not be there yet, or None; creation may begin.
+
+    The driver takes 0.15 s for one, process after process, and as long to begin in each. Until then the process that asks links, which is
+    soon enough for a few shaders.
     """
-    return on_own_thread(_context, ordinal)
+    if begins and ordinal and ordinal not in _linkers:
+        _linkers[ordinal] = on_own_thread(_context, int(ordinal))
+    return _linkers.get(ordinal)
 
 
 def _context(ordinal: int) -> tuple[Functions, CallErrors, Context]:
@@ -343,6 +354,10 @@ def missing_compiler() -> str | None:
     return "shaders for NVIDIA's driver are compiled by the package llvmlite, which is not installed: pip install 'volta-fn[native]'"
 
 
+#: Processes that create a context as soon as they are started.
+_LINKERS = 3
+
+
 class Compiler:
     """The compiler of an architecture's shaders, with the cache on disk."""
 
@@ -364,7 +379,7 @@ class Compiler:
         """
         folder = cache_dir()
         if missing_compiler() is None and (folder is None or caches.read(folder, self._name("")) is None):
-            (self._workers or pool()).prepare(self._request(""))
+            (self._workers or pool()).prepare(self._request(""), _LINKERS)
 
     def binary(self, source: str, link_here: Callable[[bytes], bytes], *, is_checked: bool = False) -> ShaderBinary:
         """Return the machine code of a shader, from the disk or compiled.

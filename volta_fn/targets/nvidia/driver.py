@@ -164,7 +164,7 @@ class LaunchRecording:
 #: The least dispatches that are worth a graph.
 _SHORTEST_GRAPH = 3
 #: Bytes of a GPU's memory from which on other processes may make machine code: the context of each takes about half a gibibyte.
-_ROOM_FOR_LINKERS = 24 << 30
+_ROOM_FOR_LINKERS = 48 << 30
 #: The flag of a stream that does not wait for the default one.
 _NON_BLOCKING = 1
 #: The iterations that a loop in a graph has at once, and the most blocks of one: to repeat a graph takes 4.4 µs with a kernel that does

@@ -285,8 +285,8 @@ class Worker:
 
 # The pool.
 
-#: Workers at most, and as a fraction of the CPUs: the others belong to the program.
-_MOST, _CPU_FRACTION = 8, 2
+#: Workers at most: as many as there are threads that compile (`targets/gpu/pipelines.py`). One CPU belongs to the program.
+_MOST = 16
 #: Seconds after which a thread that waits for a worker sees Ctrl-C.
 _WAKE_S = 0.1
 
@@ -298,7 +298,7 @@ class WorkerPool:
 
     def __init__(self, command: Sequence[str], most: int | None = None) -> None:
         """Prepare at most `most` workers of a server, which is Python with the arguments `command`."""
-        self._command, self._most = command, most or max(1, min(_MOST, cpu_count() // _CPU_FRACTION))
+        self._command, self._most = command, most or max(1, min(_MOST, cpu_count() - 1))
         self._numbers = itertools.count()
         self._reset()
         _POOLS.set(self, None)
@@ -311,17 +311,18 @@ class WorkerPool:
         self._starting = 0
         self._server: _Server | None = None
 
-    def prepare(self, request: Sequence[bytes]) -> None:
-        """Start workers before they are needed, and have each do what a short request says.
+    def prepare(self, request: Sequence[bytes], count: int) -> None:
+        """Start all workers before they are needed, and have `count` of them do what a short request says.
 
-        Does nothing if some are there, or if none can be started: that is an error when one is needed.
+        These are asked first. Does nothing if some workers are there, or if none can be started: that is an error when one is needed.
         """
         with deferred_interrupts, self._changed, contextlib.suppress(OSError):
-            for _ in range(0 if self._workers or self._starting else self._most):
+            for number in range(0 if self._workers or self._starting else self._most):
                 worker = self._started()
-                worker.tell(request)
+                if number < count:
+                    worker.tell(request)
                 self._workers.add(worker)
-                self._idle.append(worker)
+                self._idle.insert(0, worker)
 
     def ask(self, request: Sequence[bytes]) -> list[bytes]:
         """Have a worker answer a request.
