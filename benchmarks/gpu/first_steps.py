@@ -282,8 +282,10 @@ def main() -> None:
         ours(sys.argv[2])
     elif len(sys.argv) > 2 and sys.argv[1] == "jax":
         jax_step(sys.argv[2])
-    elif sys.argv[1:2] == ["bare"]:
+    elif sys.argv[1:2] == ["bare"] and "FIRST_BEGIN" in os.environ:
         bare()
+    elif sys.argv[1:] == ["bare", "more"]:
+        run("bare", "more")
     elif len(sys.argv) == 1:
         run("bare")
         run("bare", "more")
