@@ -41,8 +41,8 @@ class CompilerInProcess:
 
     def ask(self, request: Sequence[bytes]) -> tuple[bytes, bytes, bytes]:
         """Answer a request by PTX, which the driver links in the context where kernels run."""
-        source, architecture, _, indices = request
-        return compilation._answer(source, architecture, b"", indices)
+        source, architecture, _, indices, block = request
+        return compilation._answer(source, architecture, b"", indices, block)
 
 
 class Shaders:

@@ -336,7 +336,7 @@ def shaders(device: NvidiaDriver) -> None:
     loaded, model = functions(), gpus()[0]
     compiler = device._compiler
     device._compiler = Compiler(architecture_of(model.capability, loaded.version), driver_version(loaded), model.ordinal)
-    reply = compilation.pool().ask([WGSL.encode(), device._compiler.architecture.encode(), b"0", b"unchecked"])
+    reply = compilation.pool().ask([WGSL.encode(), device._compiler.architecture.encode(), b"0", b"unchecked", b""])
     print(f"    an answer of the kind {reply[0].decode()}, {len(reply[2])} bytes")
     for which in ("first", "second"):
         text = f"{WGSL}// {os.getpid()} {time.time_ns() if which == 'first' else ''}"

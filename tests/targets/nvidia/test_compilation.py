@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -82,7 +84,7 @@ def processes() -> Iterator[WorkerPool]:
 
 
 def request(source: str = KERNEL, ordinal: str = "") -> list[bytes]:
-    return [source.encode(), HOPPER.encode(), ordinal.encode(), b"unchecked"]
+    return [source.encode(), HOPPER.encode(), ordinal.encode(), b"unchecked", b""]
 
 
 def unlinked(ptx: bytes) -> bytes:
@@ -154,6 +156,21 @@ def test_a_process_compiles(processes: WorkerPool, monkeypatch: pytest.MonkeyPat
     assert len(processes._workers) == 1
 
 
+def test_llvm_ir_needs_no_translation(processes: WorkerPool) -> None:
+    *parts, _ = request()
+    kind, threads, ptx = processes.ask([*parts, b"128"])
+    assert kind == b"ptx" and compilation._THREADS.unpack(threads) == (128, 1, 1)
+    assert ptx == compile_ptx(KERNEL, HOPPER)
+
+
+def test_processes_that_compile_load_little() -> None:
+    """What plans programs takes longer to load than Python does to start."""
+    text = "import sys, volta_fn.targets.nvidia.compilation, volta_fn.targets.nvidia.translation; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-P", "-c", text], capture_output=True, text=True, check=True).stdout.split()
+    assert "volta_fn.targets.nvidia.library" in loaded
+    assert not {"volta_fn.compiler.target", "volta_fn.targets.wgsl.target", "volta_fn.targets.nvidia.kernel"} & {*loaded}
+
+
 #: A process with a stand-in for the driver, whose machine code is PTX. A context is there at once.
 WITH_DRIVER = """
 def at_once(*call):
@@ -197,8 +214,8 @@ def test_a_process_makes_ptx_until_it_has_a_context() -> None:
     pool = pool_of(text + AFTER.format("[call.run() for call in calls if options['is_checked'] and not call.done()]"))
     assert pool.ask(request("", ordinal="0")) == [b"prepared", b"", b""]
     assert [pool.ask(request(ordinal="0"))[0] for _ in range(2)] == [b"ptx"] * 2
-    *parts, _ = request(ordinal="0")
-    assert pool.ask([*parts, b"checked"])[0] == b"cubin"
+    *parts, _, block = request(ordinal="0")
+    assert pool.ask([*parts, b"checked", block])[0] == b"cubin"
     pool.close()
 
 
@@ -252,7 +269,7 @@ def test_machine_code_is_kept(folder: Path) -> None:
     pool = Counted()
     first = compiler(pool).binary("shader", unlinked)
     assert first == ((8, 4, 2), b"linked shader")
-    assert pool.requests == [[b"shader", b"sm_90a+ptx83", b"3", b"unchecked"]]
+    assert pool.requests == [[b"shader", b"sm_90a+ptx83", b"3", b"unchecked", b""]]
     assert compiler(pool).binary("shader", unlinked) == first
     assert len(pool.requests) == 1
 
@@ -292,12 +309,12 @@ def test_a_checked_shader_is_another_entry(folder: Path) -> None:
     pool = Counted()
     compiler(pool).binary("shader", unlinked)
     compiler(pool).binary("shader", unlinked, is_checked=True)
-    assert [indices for *_, indices in pool.requests] == [b"unchecked", b"checked"]
+    assert [indices for *_, indices, _ in pool.requests] == [b"unchecked", b"checked"]
 
 
 def test_a_process_checks_indices(processes: WorkerPool) -> None:
-    *parts, _ = request()
-    _, _, ptx = processes.ask([*parts, b"checked"])
+    *parts, _, block = request()
+    _, _, ptx = processes.ask([*parts, b"checked", block])
     assert b"trap;" in ptx and b"trap;" not in processes.ask(request())[2]
 
 
@@ -331,7 +348,7 @@ def test_processes_are_prepared_where_nothing_was_compiled(folder: Path, monkeyp
     pool = Counted()
     for _ in range(2):
         compiler(pool).prepare()
-    assert pool.prepared == [[b"", b"sm_90a+ptx83", b"3", b"unchecked"]] * 2 and not pool.requests
+    assert pool.prepared == [[b"", b"sm_90a+ptx83", b"3", b"unchecked", b""]] * 2 and not pool.requests
     compiler(pool).binary("shader", unlinked)
     compiler(pool).prepare()
     assert len(pool.prepared) == 2

@@ -26,7 +26,6 @@ from volta_fn.runtime.caches import cache_dir, sources_digest
 from volta_fn.runtime.threads import AwaitedCall, on_own_thread
 from volta_fn.targets.gpu.driver import log
 from volta_fn.targets.nvidia import processes
-from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.library import CallErrors, Context, Functions, functions
 from volta_fn.targets.nvidia.processes import WorkerPool
 
@@ -234,29 +233,32 @@ def link(loaded: Functions, errors: CallErrors, ptx: bytes) -> bytes:
 
 # A process that compiles.
 #
-# A request is a shader's WGSL, an architecture, the number of the GPU (empty: no machine code is wanted), and whether indices are checked
-# when it runs. The answer is its kind, the size of a workgroup, and machine code, PTX, or a message. Without a shader the request is only
-# to prepare for others.
+# A request is a shader's WGSL, an architecture, the number of the GPU (empty: no machine code is wanted), whether indices are checked when
+# it runs, and the threads of a block if it is LLVM IR instead. The answer is its kind, the size of a workgroup, and machine code, PTX, or a
+# message. Without a shader the request is only to prepare for others.
 
 _CUBIN, _PTX_TEXT, _ERROR, _PREPARED = b"cubin", b"ptx", b"error", b"prepared"
 _CHECKED, _UNCHECKED = b"checked", b"unchecked"
 _THREADS = struct.Struct("<3I")
+_TRANSLATION = "volta_fn.targets.nvidia.translation"
 
 
 def serve() -> None:
     """Start processes that compile, as standard input says (`processes.serve`)."""
-    load("volta_fn.targets.nvidia.translation")
+    load(_TRANSLATION)
     _llvm()
     processes.serve(_answer)
 
 
-def _answer(source: bytes, architecture: bytes, ordinal: bytes, indices: bytes) -> tuple[bytes, bytes, bytes]:
+def _answer(source: bytes, architecture: bytes, ordinal: bytes, indices: bytes, block: bytes) -> tuple[bytes, bytes, bytes]:
     if not source:
         _linker(ordinal, begins=True)
         return _PREPARED, b"", b""
     linking = _linker(ordinal, begins=next(_requests) >= _FEW)
     try:
-        llvm_ir, size = _llvm_ir_of(source.decode(), is_checked=indices == _CHECKED)
+        llvm_ir, size = source.decode(), (int(block or 0), 1, 1)
+        if not block:
+            llvm_ir, size = load(_TRANSLATION).translate(llvm_ir, is_checked=indices == _CHECKED)
         ptx = compile_ptx(llvm_ir, architecture.decode())
     except VoltaError as error:
         return _ERROR, b"", error.message.encode()
@@ -283,18 +285,6 @@ def _linked(linking: AwaitedCall, ptx: bytes) -> bytes:
             errors.check(loaded.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
             loaded.cuModuleUnload(module)
         return code
-
-
-def _llvm_ir_of(source: str, *, is_checked: bool) -> tuple[str, tuple[int, int, int]]:
-    """Return the LLVM IR of a module, and the threads of a block.
-
-    The module is WGSL, or LLVM IR with a header. The indices of WGSL may be checked.
-    """
-    header = header_of(source)
-    if header is not None:
-        return source, (header.threads, 1, 1)
-    shader = load("volta_fn.targets.nvidia.translation").translate(source, is_checked=is_checked)
-    return shader.llvm_ir, shader.threads
 
 
 #: Contexts in which PTX is linked in this process, by the numbers of GPUs, and the number of requests.
@@ -381,40 +371,41 @@ class Compiler:
         if missing_compiler() is None and (folder is None or caches.read(folder, self._name("")) is None):
             (self._workers or pool()).prepare(self._request(""), _LINKERS)
 
-    def binary(self, source: str, link_here: Callable[[bytes], bytes], *, is_checked: bool = False) -> ShaderBinary:
+    def binary(self, source: str, link_here: Callable[[bytes], bytes], *, threads: int = 0, is_checked: bool = False) -> ShaderBinary:
         """Return the machine code of a shader, from the disk or compiled.
 
-        `link_here` makes machine code of PTX in this process; `is_checked` is that of `translate`. Raises `DeviceError` if the shader
-        cannot be compiled.
+        `link_here` makes machine code of PTX in this process. With the threads of a block, the shader is LLVM IR; otherwise `is_checked` is
+        that of `translate`. Raises `DeviceError` if the shader cannot be compiled.
         """
         folder = cache_dir()
         if folder is None:
-            return _binary(self._compiled(source, link_here, is_checked))
+            return _binary(self._compiled(source, link_here, threads, is_checked))
         name = self._name(source, is_checked)
         entry = caches.read(folder, name)
         if entry is None:
-            entry = self._compiled(source, link_here, is_checked)
+            entry = self._compiled(source, link_here, threads, is_checked)
             caches.write(folder, name, entry)
             if not self._has_entries:
                 caches.write(folder, self._name(""), b"")
                 self._has_entries = True
         return _binary(entry)
 
-    def _compiled(self, source: str, link_here: Callable[[bytes], bytes], is_checked: bool) -> bytes:
+    def _compiled(self, source: str, link_here: Callable[[bytes], bytes], block: int, is_checked: bool) -> bytes:
         missing = missing_compiler()
         if missing is not None:
             raise DeviceError(missing)
         start = time.perf_counter()
-        kind, threads, data = (self._workers or pool()).ask(self._request(source, is_checked))
+        kind, threads, data = (self._workers or pool()).ask(self._request(source, block, is_checked))
         if kind == _ERROR:
             raise DeviceError(data.decode())
         code = link_here(data) if kind == _PTX_TEXT else data
         log.debug("a shader of %d characters compiled in %.3f s, %d bytes", len(source), time.perf_counter() - start, len(code))
         return threads + code
 
-    def _request(self, source: str, is_checked: bool = False) -> list[bytes]:
+    def _request(self, source: str, block: int = 0, is_checked: bool = False) -> list[bytes]:
         ordinal = b"" if self._ordinal is None else str(self._ordinal).encode()
-        return [source.encode(), self.architecture.encode(), ordinal, _CHECKED if is_checked else _UNCHECKED]
+        indices = _CHECKED if is_checked else _UNCHECKED
+        return [source.encode(), self.architecture.encode(), ordinal, indices, str(block).encode() if block else b""]
 
     def _name(self, source: str, is_checked: bool = False) -> str:
         circumstances = repr((_compiler_version(), self._linker, self.architecture, is_checked))

@@ -303,8 +303,8 @@ class NvidiaDriver:
         """Return the kernel of a shader, or of LLVM IR with a header, and the header."""
         self.call_errors.check_device()
         header = header_of(source)
-        binary = self._compiler.binary(source, self._link, is_checked=is_checked)
-        shared = 0 if header is None else header.shared
+        threads, shared = (0, 0) if header is None else (header.threads, header.shared)
+        binary = self._compiler.binary(source, self._link, threads=threads, is_checked=is_checked)
         function, module = self._load(binary.code, shared)
         return Kernel(function, module, binary.threads, written, shared), header
 
