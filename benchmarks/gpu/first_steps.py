@@ -48,13 +48,10 @@ def worker() -> None:
 
     note("server import", start, time.perf_counter())
     timed(compilation, "_llvm")
-    timed(compilation, "_context")
-    timed(compilation, "functions")
     from volta_fn.targets.nvidia import translation
 
     timed(translation, "translate", "translate", lambda s, **o: str(len(s)))
     timed(compilation, "compile_ptx", "llvm")
-    timed(compilation, "link", "link", lambda a, b, p: f"{len(p)} {b'wgmma' in p}")
     timed(compilation, "_answer", "answer", lambda *a: str(len(a[0])))
     timed(processes, "_fork")
     compilation.serve()
@@ -71,7 +68,7 @@ def ours(workload: str) -> None:
     from benchmarks.workloads.case import contestant
 
     start = time.perf_counter()
-    from volta_fn.targets.gpu import adapter, program
+    from volta_fn.targets.gpu import adapter
     from volta_fn.targets.nvidia import compilation, driver, library, processes
 
     note("import targets", start, time.perf_counter())
@@ -85,21 +82,11 @@ def ours(workload: str) -> None:
     timed(compilation.Compiler, "_compiled", "compiled", lambda self, source, *a: str(len(source)))
     timed(processes, "_Server", "Popen")
     timed(driver, "link", "link here", lambda a, b, p: f"{len(p)} {b'wgmma' in p}")
-    if "parent" in VARIANT:
-        driver._ROOM_FOR_LINKERS = 1 << 60
-    timed(driver.NvidiaDriver, "_load", "load", lambda self, code, shared: str(len(code)))
-    timed(driver.NvidiaDriver, "_graph")
-    timed(program, "plan_program")
-    timed(program.Program, "__init__", "Program")
-    timed(program.Program, "__call__", "Program call")
     timed(compilation, "sources_digest")
     timed(compilation.Compiler, "prepare")
     timed(driver, "Context")
     if "lazy" in VARIANT:
         compilation.Compiler.prepare = lambda self: None
-    for word in VARIANT:
-        if word[:1] == "c":
-            compilation._LINKERS = int(word[1:])
     case = named(workload).case()
     start = time.perf_counter()
     call, wait = contestant("volta_fn", case)

@@ -23,7 +23,7 @@ INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_CONTEXT, NOT_READY, ILLEGAL_ADD
 PEER_ACCESS_ALREADY_ENABLED = 704
 
 #: Functions that need no current context.
-_WITHOUT_CONTEXT = ("cuInit", "cuDriver", "cuDevice", "cuCtx", "cuGetError")
+_WITHOUT_CONTEXT = ("cuInit", "cuDriver", "cuDevice", "cuCtx", "cuGetError", "cuLibraryUnload")
 
 
 class Fault(Exception):
@@ -325,12 +325,16 @@ class FakeCuda:
     def do_cuLinkDestroy(self, state: int) -> None:
         del self.objects[state]
 
-    def do_cuModuleLoadData(self, result: int, image: int) -> None:
+    def do_cuLibraryLoadData(self, result: int, image: int, *options: Any) -> None:
+        assert not any(options)
         self._make(result, ctypes.string_at(image).decode())
 
-    def do_cuModuleUnload(self, module: int) -> None:
+    def do_cuLibraryGetModule(self, result: int, library: int) -> None:
+        self._make(result, self.objects[library])
+
+    def do_cuLibraryUnload(self, library: int) -> None:
         assert not (self.work and self.strict), "the driver would wait"
-        del self.objects[module]
+        del self.objects[library]
 
     def do_cuModuleGetFunction(self, result: int, module: int, name: bytes) -> int:
         if name != b"main" or self.objects[module] not in self.kernels:

@@ -1,16 +1,14 @@
-"""Shaders compiled to machine code, by processes that compile, and kept on disk.
+"""Shaders compiled to machine code, by processes that compile and by the driver, and kept on disk.
 
 WGSL becomes LLVM IR (`translation`), LLVM's back end makes PTX of it, and the driver makes a *cubin*, machine code for one architecture.
-`python -m volta_fn.targets.nvidia.compilation` is a process that does all of that for shaders that it reads.
+`python -m volta_fn.targets.nvidia.compilation` starts processes that make PTX of shaders that they read.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import hashlib
-import itertools
 import re
 import struct
 import time
@@ -23,10 +21,9 @@ from volta_fn.errors import DeviceError, VoltaError
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir, sources_digest
-from volta_fn.runtime.threads import AwaitedCall, on_own_thread
 from volta_fn.targets.gpu.driver import log
 from volta_fn.targets.nvidia import processes
-from volta_fn.targets.nvidia.library import CallErrors, Context, Functions, functions
+from volta_fn.targets.nvidia.library import CallErrors, Functions
 from volta_fn.targets.nvidia.processes import WorkerPool
 
 # PTX without what the driver's compiler gets wrong.
@@ -233,11 +230,10 @@ def link(loaded: Functions, errors: CallErrors, ptx: bytes) -> bytes:
 
 # A process that compiles.
 #
-# A request is a shader's WGSL, an architecture, the number of the GPU (empty: no machine code is wanted), whether indices are checked when
-# it runs, and the threads of a block if it is LLVM IR instead. The answer is its kind, the size of a workgroup, and machine code, PTX, or a
-# message. Without a shader the request is only to prepare for others.
+# A request is a shader's WGSL, an architecture, whether indices are checked when it runs, and the threads of a block if it is LLVM IR
+# instead. The answer is its kind, the size of a workgroup, and PTX or a message.
 
-_CUBIN, _PTX_TEXT, _ERROR, _PREPARED = b"cubin", b"ptx", b"error", b"prepared"
+_PTX_TEXT, _ERROR = b"ptx", b"error"
 _CHECKED, _UNCHECKED = b"checked", b"unchecked"
 _THREADS = struct.Struct("<3I")
 _TRANSLATION = "volta_fn.targets.nvidia.translation"
@@ -250,66 +246,16 @@ def serve() -> None:
     processes.serve(_answer)
 
 
-def _answer(source: bytes, architecture: bytes, ordinal: bytes, indices: bytes, block: bytes) -> tuple[bytes, bytes, bytes]:
-    if not source:
-        _linker(ordinal, begins=True)
-        return _PREPARED, b"", b""
-    linking = _linker(ordinal, begins=next(_requests) >= _FEW)
+def _answer(source: bytes, architecture: bytes, indices: bytes, block: bytes) -> tuple[bytes, bytes, bytes]:
     try:
         llvm_ir, size = source.decode(), (int(block or 0), 1, 1)
         if not block:
             llvm_ir, size = load(_TRANSLATION).translate(llvm_ir, is_checked=indices == _CHECKED)
-        ptx = compile_ptx(llvm_ir, architecture.decode())
+        return _PTX_TEXT, _THREADS.pack(*size), compile_ptx(llvm_ir, architecture.decode())
     except VoltaError as error:
         return _ERROR, b"", error.message.encode()
     except RuntimeError as error:
         return _ERROR, b"", f"LLVM refuses the module: {str(error).strip()}".encode()
-    threads = _THREADS.pack(*size)
-    if linking is not None and linking.done():
-        with contextlib.suppress(VoltaError):  # the process that asks links the PTX itself, and reports why that fails
-            return _CUBIN, threads, _linked(linking, ptx)
-    return _PTX_TEXT, threads, ptx
-
-
-def _linked(linking: AwaitedCall, ptx: bytes) -> bytes:
-    """Return the machine code of PTX that the driver makes in this process. Raises `VoltaError`."""
-    try:
-        loaded, errors, context = linking.result()
-    except VoltaError:
-        _linkers.clear()  # the next request tries again
-        raise
-    with context:
-        code = link(loaded, errors, ptx)
-        if _is_whole(ptx):  # the driver compiles it now, and keeps that on disk for the process that asks
-            module = ctypes.c_void_p()
-            errors.check(loaded.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
-            loaded.cuModuleUnload(module)
-        return code
-
-
-#: Contexts in which PTX is linked in this process, by the numbers of GPUs, and the number of requests.
-_linkers: dict[bytes, AwaitedCall] = {}
-_requests = itertools.count(1)
-#: The requests from which on a process creates a context for itself.
-_FEW = 3
-
-
-def _linker(ordinal: bytes, *, begins: bool) -> AwaitedCall | None:
-    """Return the context of a GPU, which may not be there yet, or None; creation may begin.
-
-    The driver takes 0.15 s for one, process after process, and as long to begin in each. Until then the process that asks links, which is
-    soon enough for a few shaders.
-    """
-    if begins and ordinal and ordinal not in _linkers:
-        _linkers[ordinal] = on_own_thread(_context, int(ordinal))
-    return _linkers.get(ordinal)
-
-
-def _context(ordinal: int) -> tuple[Functions, CallErrors, Context]:
-    loaded, device = functions(), ctypes.c_int()
-    errors = CallErrors(loaded)
-    errors.check(loaded.cuDeviceGet(ctypes.byref(device), ordinal), "cuDeviceGet")
-    return loaded, errors, Context(loaded, device.value, errors)
 
 
 #: The arguments by which Python starts a process that compiles.
@@ -344,20 +290,12 @@ def missing_compiler() -> str | None:
     return "shaders for NVIDIA's driver are compiled by the package llvmlite, which is not installed: pip install 'volta-fn[native]'"
 
 
-#: Processes that create a context as soon as they are started.
-_LINKERS = 3
-
-
 class Compiler:
     """The compiler of an architecture's shaders, with the cache on disk."""
 
-    def __init__(self, architecture: str, linker: str, ordinal: int | None, workers: WorkerPool | None = None) -> None:
-        """Prepare a compiler.
-
-        `linker` tells apart what makes machine code of PTX: drivers, and GPUs. The processes do in contexts of the GPU `ordinal`, or this
-        process does if it is None.
-        """
-        self.architecture, self._linker, self._ordinal = architecture, linker, ordinal
+    def __init__(self, architecture: str, linker: str, workers: WorkerPool | None = None) -> None:
+        """Prepare a compiler. `linker` tells apart what makes machine code of PTX: drivers, and GPUs."""
+        self.architecture, self._linker = architecture, linker
         self._workers = workers
         #: Whether there is an entry on disk that says that there are others (`prepare`).
         self._has_entries = False
@@ -369,43 +307,39 @@ class Compiler:
         """
         folder = cache_dir()
         if missing_compiler() is None and (folder is None or caches.read(folder, self._name("")) is None):
-            (self._workers or pool()).prepare(self._request(""), _LINKERS)
+            (self._workers or pool()).prepare()
 
-    def binary(self, source: str, link_here: Callable[[bytes], bytes], *, threads: int = 0, is_checked: bool = False) -> ShaderBinary:
+    def binary(self, source: str, linked: Callable[[bytes], bytes], *, threads: int = 0, is_checked: bool = False) -> ShaderBinary:
         """Return the machine code of a shader, from the disk or compiled.
 
-        `link_here` makes machine code of PTX in this process. With the threads of a block, the shader is LLVM IR; otherwise `is_checked` is
-        that of `translate`. Raises `DeviceError` if the shader cannot be compiled.
+        `linked` makes machine code of PTX. With the threads of a block, the shader is LLVM IR; otherwise `is_checked` is that of
+        `translate`. Raises `DeviceError` if the shader cannot be compiled.
         """
         folder = cache_dir()
         if folder is None:
-            return _binary(self._compiled(source, link_here, threads, is_checked))
+            return _binary(self._compiled(source, linked, threads, is_checked))
         name = self._name(source, is_checked)
         entry = caches.read(folder, name)
         if entry is None:
-            entry = self._compiled(source, link_here, threads, is_checked)
+            entry = self._compiled(source, linked, threads, is_checked)
             caches.write(folder, name, entry)
             if not self._has_entries:
                 caches.write(folder, self._name(""), b"")
                 self._has_entries = True
         return _binary(entry)
 
-    def _compiled(self, source: str, link_here: Callable[[bytes], bytes], block: int, is_checked: bool) -> bytes:
+    def _compiled(self, source: str, linked: Callable[[bytes], bytes], block: int, is_checked: bool) -> bytes:
         missing = missing_compiler()
         if missing is not None:
             raise DeviceError(missing)
         start = time.perf_counter()
-        kind, threads, data = (self._workers or pool()).ask(self._request(source, block, is_checked))
+        request = [source.encode(), self.architecture.encode(), _CHECKED if is_checked else _UNCHECKED, str(block or "").encode()]
+        kind, threads, data = (self._workers or pool()).ask(request)
         if kind == _ERROR:
             raise DeviceError(data.decode())
-        code = link_here(data) if kind == _PTX_TEXT else data
+        code = linked(data)
         log.debug("a shader of %d characters compiled in %.3f s, %d bytes", len(source), time.perf_counter() - start, len(code))
         return threads + code
-
-    def _request(self, source: str, block: int = 0, is_checked: bool = False) -> list[bytes]:
-        ordinal = b"" if self._ordinal is None else str(self._ordinal).encode()
-        indices = _CHECKED if is_checked else _UNCHECKED
-        return [source.encode(), self.architecture.encode(), ordinal, indices, str(block).encode() if block else b""]
 
     def _name(self, source: str, is_checked: bool = False) -> str:
         circumstances = repr((_compiler_version(), self._linker, self.architecture, is_checked))

@@ -1,7 +1,7 @@
 """Processes that answer requests, forked from one that has loaded what they need.
 
-LLVM may end its process, and the driver compiles one module at a time in a process, whatever the threads. To start Python and to import
-the compiler take longer than most shaders do. A *server* does so once, and forks the *workers*, which then share its memory.
+LLVM may end its process, and Python runs one thread at a time. To start Python and to import the compiler take longer than most shaders do.
+A *server* does so once, and forks the *workers*, which then share its memory.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _read(stream: socket.socket, size: int) -> bytes:
 
 _NUMBER, _STATUS = struct.Struct("<Q"), struct.Struct("<i")
 _FILES = 3
-#: Seconds without a request after which a worker ends, so that its context does not take the GPU's memory any longer.
+#: Seconds without a request after which a worker ends.
 _IDLE_S = 20.0
 
 #: Answers a request.
@@ -232,23 +232,12 @@ class Worker:
         finally:
             requests.close()
             os.close(status)
-        #: The answers that are in the stream, or will be, which nobody waits for.
-        self._ignored = 0
         self.last_used = time.monotonic()
-
-    def tell(self, request: Sequence[bytes]) -> None:
-        """Send a short request whose answer is ignored."""
-        with contextlib.suppress(OSError):  # the next request tells that the process has ended
-            send(self._stream, request)
-            self._ignored += 1
 
     def ask(self, request: Sequence[bytes]) -> list[bytes]:
         """Send a request and return the answer. Raises `DeviceError` if the process ends."""
         try:
             send(self._stream, request)
-            while self._ignored:
-                receive(self._stream)
-                self._ignored -= 1
             answer = receive(self._stream)
         except (EOFError, OSError):
             raise DeviceError(f"the process that compiles it ended, {self._last_words()}") from None
@@ -311,18 +300,16 @@ class WorkerPool:
         self._starting = 0
         self._server: _Server | None = None
 
-    def prepare(self, request: Sequence[bytes], count: int) -> None:
-        """Start all workers before they are needed, and have `count` of them do what a short request says.
+    def prepare(self) -> None:
+        """Start all workers before they are needed.
 
-        These are asked first. Does nothing if some workers are there, or if none can be started: that is an error when one is needed.
+        Does nothing if some are there, or if none can be started: that is an error when one is needed.
         """
         with deferred_interrupts, self._changed, contextlib.suppress(OSError):
-            for number in range(0 if self._workers or self._starting else self._most):
+            for _ in range(0 if self._workers or self._starting else self._most):
                 worker = self._started()
-                if number < count:
-                    worker.tell(request)
                 self._workers.add(worker)
-                self._idle.insert(0, worker)
+                self._idle.append(worker)
 
     def ask(self, request: Sequence[bytes]) -> list[bytes]:
         """Have a worker answer a request.
