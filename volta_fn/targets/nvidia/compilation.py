@@ -1,4 +1,4 @@
-"""Shaders compiled to machine code, by processes that compile and by the driver, and kept on disk.
+"""Shaders compiled to machine code, and kept on disk.
 
 WGSL becomes LLVM IR (`translation`), LLVM's back end makes PTX of it, and the driver makes a *cubin*, machine code for one architecture.
 `python -m volta_fn.targets.nvidia.compilation` starts processes that make PTX of shaders that they read.
@@ -294,16 +294,19 @@ class Compiler:
     """The compiler of an architecture's shaders, with the cache on disk."""
 
     def __init__(self, architecture: str, linker: str, workers: WorkerPool | None = None) -> None:
-        """Prepare a compiler. `linker` tells apart what makes machine code of PTX: drivers, and GPUs."""
+        """Prepare a compiler.
+
+        `linker` tells apart what makes machine code of PTX: drivers, and GPUs.
+        """
         self.architecture, self._linker = architecture, linker
         self._workers = workers
         #: Whether there is an entry on disk that says that there are others (`prepare`).
         self._has_entries = False
 
     def prepare(self) -> None:
-        """Start the processes that compile, unless there is machine code of this compiler on disk.
+        """Start the processes that compile, unless they are hardly needed.
 
-        Then most programs find theirs. Starting them takes about as long as to open the GPU does, which is at the same time.
+        Where there is machine code of this compiler on disk, most programs find theirs. They start while the GPU is opened.
         """
         folder = cache_dir()
         if missing_compiler() is None and (folder is None or caches.read(folder, self._name("")) is None):

@@ -286,7 +286,10 @@ class WorkerPool:
     """Workers, started when they are needed."""
 
     def __init__(self, command: Sequence[str], most: int | None = None) -> None:
-        """Prepare at most `most` workers of a server, which is Python with the arguments `command`."""
+        """Prepare at most `most` workers.
+
+        Their server is Python with the arguments `command`.
+        """
         self._command, self._most = command, most or max(1, min(_MOST, cpu_count() - 1))
         self._numbers = itertools.count()
         self._reset()
@@ -377,7 +380,7 @@ class WorkerPool:
         return worker
 
     def _started(self) -> Worker:
-        """Start a worker; its server is started if there is none, and again if it has ended."""
+        """Start a worker, and its server if that is not there."""
         with self._changed:
             if self._server is not None:
                 with contextlib.suppress(OSError):
