@@ -36,10 +36,12 @@ class CompilerInProcess:
     Fuzzers run in as many processes as there are CPUs, and a shader that ends LLVM ends one of them, which is reported.
     """
 
+    def prepare(self) -> None:
+        """Do nothing: this process is there."""
+
     def ask(self, request: Sequence[bytes]) -> tuple[bytes, bytes, bytes]:
         """Answer a request by PTX, which the driver links in the context where kernels run."""
-        source, architecture, _, indices = request
-        return compilation._answer(source, architecture, b"", indices)
+        return compilation._answer(*request)
 
 
 class Shaders:

@@ -19,6 +19,9 @@ _installed: list[Any] = []
 class _Compiler:
     """Stands for the processes that compile: machine code is the WGSL itself."""
 
+    def prepare(self) -> None:
+        """Do nothing: there are no processes."""
+
     def ask(self, request: list[bytes]) -> list[bytes]:
         from volta_fn.errors import VoltaError
         from volta_fn.targets.nvidia import compilation
@@ -26,12 +29,12 @@ class _Compiler:
         from volta_fn.targets.nvidia.translation import translate
 
         if request[0].decode() == CONDITION_KERNEL:
-            return [b"cubin", compilation._THREADS.pack(1, 1, 1), request[0]]
+            return [b"ptx", compilation._THREADS.pack(1, 1, 1), request[0]]
         try:
             shader = translate(request[0].decode())
         except VoltaError as error:
             return [b"error", b"", error.message.encode()]
-        return [b"cubin", compilation._THREADS.pack(*shader.threads), request[0]]
+        return [b"ptx", compilation._THREADS.pack(*shader.threads), request[0]]
 
 
 class _Kernels(dict[str, Callable[..., None]]):

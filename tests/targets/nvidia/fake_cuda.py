@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 
 from volta_fn.targets.nvidia import library
+from volta_fn.targets.nvidia.compilation import Compiler
 from volta_fn.targets.nvidia.stream import ConditionalNodeParameters, KernelNodeParameters, LaunchConfiguration
 
 INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_CONTEXT, NOT_READY, ILLEGAL_ADDRESS = 1, 2, 100, 201, 600, 700
 PEER_ACCESS_ALREADY_ENABLED = 704
 
 #: Functions that need no current context.
-_WITHOUT_CONTEXT = ("cuInit", "cuDriver", "cuDevice", "cuCtx", "cuGetError")
+_WITHOUT_CONTEXT = ("cuInit", "cuDriver", "cuDevice", "cuCtx", "cuGetError", "cuLibraryUnload")
 
 
 class Fault(Exception):
@@ -324,12 +325,16 @@ class FakeCuda:
     def do_cuLinkDestroy(self, state: int) -> None:
         del self.objects[state]
 
-    def do_cuModuleLoadData(self, result: int, image: int) -> None:
+    def do_cuLibraryLoadData(self, result: int, image: int, *options: Any) -> None:
+        assert not any(options)
         self._make(result, ctypes.string_at(image).decode())
 
-    def do_cuModuleUnload(self, module: int) -> None:
+    def do_cuLibraryGetModule(self, result: int, library: int) -> None:
+        self._make(result, self.objects[library])
+
+    def do_cuLibraryUnload(self, library: int) -> None:
         assert not (self.work and self.strict), "the driver would wait"
-        del self.objects[module]
+        del self.objects[library]
 
     def do_cuModuleGetFunction(self, result: int, module: int, name: bytes) -> int:
         if name != b"main" or self.objects[module] not in self.kernels:
@@ -445,8 +450,12 @@ class FakeCuda:
 
 @contextlib.contextmanager
 def replaced(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
-    """Replace the driver by a stand-in of one GPU, and check at the end that it was used well."""
+    """Replace the driver by a stand-in of one GPU, and check at the end that it was used well.
+
+    No processes are started that compile for it.
+    """
     fake = FakeCuda()
+    monkeypatch.setattr(Compiler, "prepare", lambda compiler: None)
     monkeypatch.setattr(library, "open_library", lambda: fake)
     library._functions.cache_clear()
     yield fake

@@ -114,7 +114,7 @@ class _Identity:
 def opened(model: Any = None) -> NvidiaDriver:
     """Open a GPU, whose shaders are PTX."""
     device = NvidiaAdapter(model or gpus()[0]).open()
-    device._compiler = Compiler(architecture_of((9, 0), 13000), "checks", 0, _Identity())  # type: ignore[arg-type]
+    device._compiler = Compiler(architecture_of((9, 0), 13000), "checks", _Identity())  # type: ignore[arg-type]
     return device
 
 
@@ -329,14 +329,14 @@ def everywhere(device: NvidiaDriver) -> None:
 
 
 def shaders(device: NvidiaDriver) -> None:
-    """WGSL is compiled, by a process that makes machine code; a second time it comes from the disk."""
+    """WGSL is compiled, by a process that makes PTX; a second time it comes from the disk."""
     if not is_installed("llvmlite"):
         print("    llvmlite is not installed")
         return
     loaded, model = functions(), gpus()[0]
     compiler = device._compiler
-    device._compiler = Compiler(architecture_of(model.capability, loaded.version), driver_version(loaded), model.ordinal)
-    reply = compilation.pool().ask([WGSL.encode(), device._compiler.architecture.encode(), b"0", b"unchecked"])
+    device._compiler = Compiler(architecture_of(model.capability, loaded.version), driver_version(loaded))
+    reply = compilation.pool().ask([WGSL.encode(), device._compiler.architecture.encode(), b"unchecked", b""])
     print(f"    an answer of the kind {reply[0].decode()}, {len(reply[2])} bytes")
     for which in ("first", "second"):
         text = f"{WGSL}// {os.getpid()} {time.time_ns() if which == 'first' else ''}"
@@ -350,7 +350,7 @@ def shaders(device: NvidiaDriver) -> None:
     device.play([step(device, WGSL, a, b)])
     np.testing.assert_array_equal(read(device, b, 100).view(np.float32), 2 * np.arange(100, dtype=np.float32))
     device._compiler = compiler
-    assert reply[0] == b"cubin", reply[2][:500]
+    assert reply[0] == b"ptx", reply[2][:500]
 
 
 CHECKS: list[Callable[[NvidiaDriver], None]] = [

@@ -46,7 +46,7 @@ class Translator:
 def opened(adapter: NvidiaAdapter | None = None) -> NvidiaDriver:
     """Open the GPU, with shaders that are names of kernels."""
     device = (adapter or adapters()[0]).open()
-    device._compiler = Compiler("sm_90a", "fake", 0, Translator())  # type: ignore[arg-type]
+    device._compiler = Compiler("sm_90a", "fake", Translator())  # type: ignore[arg-type]
     return device
 
 
@@ -401,9 +401,18 @@ def test_kernels_are_released_when_their_commands_are_done(device: NvidiaDriver,
     device.submit(1)
     cuda.run()
     device.poll()
-    assert not cuda.count("cuModuleUnload")
+    assert not cuda.count("cuLibraryUnload")
     device.submit(2)
-    assert cuda.count("cuModuleUnload") == 1
+    assert cuda.count("cuLibraryUnload") == 1
+
+
+def test_kernels_are_released_with_the_device(device: NvidiaDriver, cuda: FakeCuda) -> None:
+    """Their libraries belong to the process."""
+    for name in ("double", "add"):
+        device.compile(name, 2, frozenset([1]), 0)
+    device.destroy()
+    device.destroy()
+    assert cuda.count("cuLibraryUnload") == 2
 
 
 # graphs
@@ -642,14 +651,6 @@ def test_a_kernel_that_faults_loses_the_device(device: NvidiaDriver, cuda: FakeC
     device.destroy()
     assert read(again, cuda, b, 4) == [42]
     again.destroy()
-
-
-@pytest.mark.parametrize(("memory", "linker"), [(1 << 37, 0), (8 << 30, None)])
-def test_small_gpus_have_no_room_for_linkers(cuda: FakeCuda, memory: int, linker: int | None) -> None:
-    cuda.total = memory
-    device = adapters()[0].open()
-    assert device._compiler._ordinal == linker
-    device.destroy()
 
 
 def test_a_shader_that_is_refused(device: NvidiaDriver) -> None:

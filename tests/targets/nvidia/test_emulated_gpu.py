@@ -167,10 +167,10 @@ def test_a_kernel_gets_the_room_of_free_blocks(gpu: Device, fake: FakeCuda) -> N
     with vf.default_device(gpu):
         vf.block_until_ready(vf.device_put(np.ones(1 << 16, np.float32), gpu))
         held = gpu.backend.gpu.pool.held
-        fake.failures = {"cuModuleLoadData": [2]}
+        fake.failures = {"cuLibraryLoadData": [2]}
         x = vf.device_put(X, gpu)
         np.testing.assert_allclose(np.asarray(vf.jit(lambda x: x * 3 + 0.125)(x)), X * 3 + 0.125, rtol=1e-6)
-    assert not fake.failures["cuModuleLoadData"]
+    assert not fake.failures["cuLibraryLoadData"]
     assert gpu.backend.gpu.pool.held < held
 
 
@@ -178,7 +178,7 @@ def test_kernels_are_checked_as_the_switch_says_when_programs_are_planned(gpu: D
     """The switch may have changed since a shader was compiled, or before another thread compiles it."""
     requests: list[bytes] = []
     ask = compilation.pool().ask
-    monkeypatch.setattr(type(compilation.pool()), "ask", lambda self, request: requests.append(request[3]) or ask(request))
+    monkeypatch.setattr(type(compilation.pool()), "ask", lambda self, request: requests.append(request[2]) or ask(request))
     planned = Run.key.fget
 
     def key(run: Run) -> Any:

@@ -11,13 +11,15 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import OutOfMemoryError
-from volta_fn.targets.wgsl.target import WgslTarget
+
+if TYPE_CHECKING:  # processes that compile for a driver load neither
+    from volta_fn.compiler.target import TargetCapabilities
+    from volta_fn.targets.wgsl.target import WgslTarget
 
 _Result = TypeVar("_Result")
 

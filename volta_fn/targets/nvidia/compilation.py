@@ -1,41 +1,30 @@
-"""Shaders compiled to machine code, by processes that compile, and kept on disk.
+"""Shaders compiled to machine code, and kept on disk.
 
 WGSL becomes LLVM IR (`translation`), LLVM's back end makes PTX of it, and the driver makes a *cubin*, machine code for one architecture.
-`python -m volta_fn.targets.nvidia.compilation` is a process that does all of that for shaders that it reads.
+`python -m volta_fn.targets.nvidia.compilation` starts processes that make PTX of shaders that they read.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import ctypes
 import functools
 import hashlib
-import os
 import re
-import select
-import signal
 import struct
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.errors import DeviceError, VoltaError
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir, sources_digest
-from volta_fn.runtime.threads import cpu_count, on_own_thread
-from volta_fn.signals import deferred_interrupts
 from volta_fn.targets.gpu.driver import log
-from volta_fn.targets.nvidia.kernel import header_of
-from volta_fn.targets.nvidia.library import CallErrors, Context, Functions, functions
+from volta_fn.targets.nvidia import processes
+from volta_fn.targets.nvidia.library import CallErrors, Functions
+from volta_fn.targets.nvidia.processes import WorkerPool
 
 # PTX without what the driver's compiler gets wrong.
 #
@@ -181,8 +170,8 @@ _WITH_BFLOAT16 = 80
 def compile_ptx(llvm_ir: str, architecture: str) -> bytes:
     """Compile LLVM IR to PTX.
 
-    LLVM ends the process where it has no instruction for something, so it is called in a process of its own (`CompilerPool`). Products
-    and sums are not contracted: LLVM writes them as instructions that round.
+    LLVM ends the process where it has no instruction for something, so it is called in a process of its own (`processes`). Products and
+    sums are not contracted: LLVM writes them as instructions that round.
 
     Raises:
         RuntimeError: The text is not LLVM IR.
@@ -239,284 +228,44 @@ def link(loaded: Functions, errors: CallErrors, ptx: bytes) -> bytes:
         loaded.cuLinkDestroy(state)
 
 
-# Messages between processes: lists of byte strings, each preceded by its length.
-
-
-def send(pipe: IO[bytes], parts: Sequence[bytes]) -> None:
-    """Write a message."""
-    pipe.write(struct.pack("<I", len(parts)) + b"".join([struct.pack("<Q", len(part)) + part for part in parts]))
-    pipe.flush()
-
-
-def receive(pipe: IO[bytes]) -> list[bytes]:
-    """Read a message. Raises `EOFError` at the end of the pipe."""
-    (count,) = struct.unpack("<I", _read(pipe, 4))
-    return [_read(pipe, struct.unpack("<Q", _read(pipe, 8))[0]) for _ in range(count)]
-
-
-def _read(pipe: IO[bytes], size: int) -> bytes:
-    data = pipe.read(size)
-    if len(data) < size:
-        raise EOFError
-    return data
-
-
 # A process that compiles.
 #
-# A request is a shader's WGSL, an architecture, the number of the GPU (empty: no machine code is wanted), and whether indices are checked
-# when it runs. The answer is its kind, the size of a workgroup, and machine code, PTX, or a message.
+# A request is a shader's WGSL, an architecture, whether indices are checked when it runs, and the threads of a block if it is LLVM IR
+# instead. The answer is its kind, the size of a workgroup, and PTX or a message.
 
-_CUBIN, _PTX_TEXT, _ERROR = b"cubin", b"ptx", b"error"
+_PTX_TEXT, _ERROR = b"ptx", b"error"
 _CHECKED, _UNCHECKED = b"checked", b"unchecked"
 _THREADS = struct.Struct("<3I")
-#: Seconds without a request after which the process ends, so that its context does not take the GPU's memory any longer.
-_IDLE_S = 20.0
+_TRANSLATION = "volta_fn.targets.nvidia.translation"
 
 
 def serve() -> None:
-    """Answer requests from standard input, until it ends or none comes for some time."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print is no answer
-    with contextlib.suppress(EOFError, BrokenPipeError):
-        while select.select([sys.stdin.buffer], [], [], _IDLE_S)[0]:
-            send(replies, _answer(*receive(sys.stdin.buffer)))
+    """Start processes that compile, as standard input says (`processes.serve`)."""
+    load(_TRANSLATION)
+    _llvm()
+    processes.serve(_answer)
 
 
-def _answer(source: bytes, architecture: bytes, ordinal: bytes, indices: bytes) -> tuple[bytes, bytes, bytes]:
-    linking = on_own_thread(_context, int(ordinal)) if ordinal else None  # creating a context takes as long as all else
+def _answer(source: bytes, architecture: bytes, indices: bytes, block: bytes) -> tuple[bytes, bytes, bytes]:
     try:
-        llvm_ir, size = _llvm_ir_of(source.decode(), is_checked=indices == _CHECKED)
-        ptx = compile_ptx(llvm_ir, architecture.decode())
+        llvm_ir, size = source.decode(), (int(block or 0), 1, 1)
+        if not block:
+            llvm_ir, size = load(_TRANSLATION).translate(llvm_ir, is_checked=indices == _CHECKED)
+        return _PTX_TEXT, _THREADS.pack(*size), compile_ptx(llvm_ir, architecture.decode())
     except VoltaError as error:
         return _ERROR, b"", error.message.encode()
     except RuntimeError as error:
         return _ERROR, b"", f"LLVM refuses the module: {str(error).strip()}".encode()
-    threads = _THREADS.pack(*size)
-    if linking is not None:
-        with contextlib.suppress(VoltaError):  # the process that asks links the PTX itself, and reports why that fails
-            loaded, errors, context = linking.result()
-            with context:
-                code = link(loaded, errors, ptx)
-                if _is_whole(ptx):  # the driver compiles it now, and keeps that on disk for the process that asks
-                    module = ctypes.c_void_p()
-                    errors.check(loaded.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
-                    loaded.cuModuleUnload(module)
-                return _CUBIN, threads, code
-    return _PTX_TEXT, threads, ptx
 
-
-def _llvm_ir_of(source: str, *, is_checked: bool) -> tuple[str, tuple[int, int, int]]:
-    """Return the LLVM IR of a module, and the threads of a block.
-
-    The module is WGSL, or LLVM IR with a header. The indices of WGSL may be checked.
-    """
-    header = header_of(source)
-    if header is not None:
-        return source, (header.threads, 1, 1)
-    shader = load("volta_fn.targets.nvidia.translation").translate(source, is_checked=is_checked)
-    return shader.llvm_ir, shader.threads
-
-
-@functools.cache
-def _context(ordinal: int) -> tuple[Functions, CallErrors, Context]:
-    """Return a context of a GPU in this process, in which PTX is linked."""
-    loaded, device = functions(), ctypes.c_int()
-    errors = CallErrors(loaded)
-    errors.check(loaded.cuDeviceGet(ctypes.byref(device), ordinal), "cuDeviceGet")
-    return loaded, errors, Context(loaded, device.value, errors)
-
-
-# The pool of processes that compile.
-#
-# LLVM may end its process, and the driver compiles one module at a time in a process, whatever the threads.
-
-#: Processes at most, and as a fraction of the CPUs: the others belong to the program.
-_MOST, _CPU_FRACTION = 8, 2
-#: Seconds after which a thread that waits for a process sees Ctrl-C.
-_WAKE_S = 0.1
-#: The most characters of a process's last words in an error.
-_LAST_WORDS = 2000
 
 #: The arguments by which Python starts a process that compiles.
 _COMMAND = ("-P", "-m", "volta_fn.targets.nvidia.compilation")
 
 
-class _Worker:
-    """A process that compiles, started at once."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        path = os.pathsep.join([os.path.abspath(folder) for folder in sys.path])
-        try:
-            self.process = subprocess.Popen(
-                [sys.executable, *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._messages,
-                env=os.environ | {"PYTHONPATH": path},
-            )
-        except BaseException:
-            self._messages.close()
-            raise
-        self.last_used = time.monotonic()
-
-    def ask(self, request: Sequence[bytes]) -> list[bytes]:
-        """Send a request and return the answer. Raises `DeviceError` if the process ends."""
-        requests, replies = self.process.stdin, self.process.stdout
-        assert requests is not None and replies is not None
-        try:
-            send(requests, request)
-            answer = receive(replies)
-        except (EOFError, OSError):
-            raise DeviceError(f"the process that compiles it ended, {self._last_words()}") from None
-        self.last_used = time.monotonic()
-        return answer
-
-    def _last_words(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(5)
-        self._messages.seek(0)
-        words = self._messages.read().decode(errors="replace").strip()[-_LAST_WORDS:]
-        code = self.process.returncode
-        return f"{'by signal' if code is not None and code < 0 else 'with status'} {abs(code or 0)}: {words or 'it said nothing'}"
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether it lives, and does not end soon since it had no requests."""
-        return self.process.poll() is None and time.monotonic() - self.last_used < _IDLE_S / 2
-
-    def end(self) -> None:
-        """End the process."""
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout, self._messages):
-            with contextlib.suppress(OSError):  # what could not be sent
-                if pipe is not None:
-                    pipe.close()
-
-
-_POOLS: WeakIdentityDict[CompilerPool, None] = WeakIdentityDict()
-#: Processes of the parent of this forked process: a thread that is gone may have held the locks of their pipes.
-_FOREIGN: list[_Worker] = []
-
-
-class CompilerPool:
-    """Processes that compile shaders, started when they are needed."""
-
-    def __init__(self, command: Sequence[str] = _COMMAND, most: int | None = None) -> None:
-        """Prepare at most `most` processes; `command` has the arguments of Python."""
-        self._command, self._most = command, most or max(1, min(_MOST, cpu_count() // _CPU_FRACTION))
-        self._changed = threading.Condition()
-        self._workers: set[_Worker] = set()
-        self._idle: list[_Worker] = []
-        #: Processes being started.
-        self._starting = 0
-        _POOLS.set(self, None)
-
-    def ask(self, request: Sequence[bytes]) -> list[bytes]:
-        """Have a process answer a request.
-
-        Raises `DeviceError` if the process ends or none can be started. Another one takes its place.
-        """
-        worker, answer = None, None
-        try:
-            with deferred_interrupts:  # Ctrl-C between its statements would lose a place
-                worker = self._take()
-            answer = worker.ask(request)
-            return answer
-        finally:
-            if worker is not None:
-                with deferred_interrupts:
-                    self._give_back(worker, is_idle=answer is not None)
-
-    def _give_back(self, worker: _Worker, *, is_idle: bool) -> None:
-        """Let other threads use a process, or end it.
-
-        One that is not idle has ended, or Ctrl-C has left an answer in its pipe.
-        """
-        with self._changed:
-            if is_idle:
-                self._idle.append(worker)
-            else:
-                self._workers.discard(worker)
-            self._changed.notify()
-        if not is_idle:
-            worker.end()
-
-    def _take(self) -> _Worker:
-        """Return a process that no thread uses, which may be a new one."""
-        stale: list[_Worker] = []
-        usable: _Worker | None = None
-        with self._changed:
-            while not self._idle and len(self._workers) + self._starting >= self._most:
-                self._changed.wait(_WAKE_S)
-                deferred_interrupts.deliver_pending()
-            while usable is None and self._idle:
-                worker = self._idle.pop()
-                if worker.is_usable:
-                    usable = worker
-                else:
-                    self._workers.discard(worker)
-                    stale.append(worker)
-            self._starting += usable is None
-        for worker in stale:
-            worker.end()
-        return usable or self._start()
-
-    def _start(self) -> _Worker:
-        worker = None
-        try:
-            worker = _Worker(self._command)
-        except OSError as error:
-            raise DeviceError(f"no process that compiles shaders can be started: {error}") from error
-        finally:
-            with self._changed:
-                self._starting -= 1
-                if worker is not None:
-                    self._workers.add(worker)
-                else:
-                    self._changed.notify()
-        return worker
-
-    def close(self) -> None:
-        """End all processes. Threads that wait for an answer get a `DeviceError`."""
-        with self._changed:
-            idle, self._idle = self._idle, []
-            self._workers.difference_update(idle)
-            for worker in self._workers:  # the thread that waits for its answer ends it
-                worker.process.kill()
-        for worker in idle:
-            worker.end()
-
-    def forget(self) -> None:
-        """Forget all processes, in a forked process, whose children they are not."""
-        _FOREIGN.extend(self._workers)
-        for worker in self._workers:
-            worker.process.returncode = 0  # Python would warn that they run
-        self._changed = threading.Condition()
-        self._workers, self._idle, self._starting = set(), [], 0
-
-
-@atexit.register
-def _close_pools() -> None:
-    for pool in _POOLS:
-        pool.close()
-
-
-def _forget_pools() -> None:
-    for pool in _POOLS:
-        pool.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pools)
-
-
 @functools.cache
-def pool() -> CompilerPool:
+def pool() -> WorkerPool:
     """Return the pool that all devices share."""
-    return CompilerPool()
+    return WorkerPool(_COMMAND)
 
 
 # Machine code by shaders, on disk.
@@ -544,47 +293,59 @@ def missing_compiler() -> str | None:
 class Compiler:
     """The compiler of an architecture's shaders, with the cache on disk."""
 
-    def __init__(self, architecture: str, linker: str, ordinal: int | None, processes: CompilerPool | None = None) -> None:
+    def __init__(self, architecture: str, linker: str, workers: WorkerPool | None = None) -> None:
         """Prepare a compiler.
 
-        `linker` tells apart what makes machine code of PTX: drivers, and GPUs. The processes do in contexts of the GPU `ordinal`, or this
-        process does if it is None.
+        `linker` tells apart what makes machine code of PTX: drivers, and GPUs.
         """
-        self.architecture, self._linker, self._ordinal = architecture, linker, ordinal
-        self._processes = processes
+        self.architecture, self._linker = architecture, linker
+        self._workers = workers
+        #: Whether there is an entry on disk that says that there are others (`prepare`).
+        self._has_entries = False
 
-    def binary(self, source: str, checks: int, link_here: Callable[[bytes], bytes], *, is_checked: bool = False) -> ShaderBinary:
+    def prepare(self) -> None:
+        """Start the processes that compile, unless they are hardly needed.
+
+        Where there is machine code of this compiler on disk, most programs find theirs. They start while the GPU is opened.
+        """
+        folder = cache_dir()
+        if missing_compiler() is None and (folder is None or caches.read(folder, self._name("")) is None):
+            (self._workers or pool()).prepare()
+
+    def binary(self, source: str, linked: Callable[[bytes], bytes], *, threads: int = 0, is_checked: bool = False) -> ShaderBinary:
         """Return the machine code of a shader, from the disk or compiled.
 
-        `link_here` makes machine code of PTX in this process; `is_checked` is that of `translate`. Raises `DeviceError` if the shader
-        cannot be compiled.
+        `linked` makes machine code of PTX. With the threads of a block, the shader is LLVM IR; otherwise `is_checked` is that of
+        `translate`. Raises `DeviceError` if the shader cannot be compiled.
         """
         folder = cache_dir()
         if folder is None:
-            return _binary(self._compiled(source, link_here, is_checked))
-        name = self._name(source, checks, is_checked)
+            return _binary(self._compiled(source, linked, threads, is_checked))
+        name = self._name(source, is_checked)
         entry = caches.read(folder, name)
         if entry is None:
-            entry = self._compiled(source, link_here, is_checked)
+            entry = self._compiled(source, linked, threads, is_checked)
             caches.write(folder, name, entry)
+            if not self._has_entries:
+                caches.write(folder, self._name(""), b"")
+                self._has_entries = True
         return _binary(entry)
 
-    def _compiled(self, source: str, link_here: Callable[[bytes], bytes], is_checked: bool) -> bytes:
+    def _compiled(self, source: str, linked: Callable[[bytes], bytes], block: int, is_checked: bool) -> bytes:
         missing = missing_compiler()
         if missing is not None:
             raise DeviceError(missing)
         start = time.perf_counter()
-        ordinal = b"" if self._ordinal is None else str(self._ordinal).encode()
-        request = [source.encode(), self.architecture.encode(), ordinal, _CHECKED if is_checked else _UNCHECKED]
-        kind, threads, data = (self._processes or pool()).ask(request)
+        request = [source.encode(), self.architecture.encode(), _CHECKED if is_checked else _UNCHECKED, str(block or "").encode()]
+        kind, threads, data = (self._workers or pool()).ask(request)
         if kind == _ERROR:
             raise DeviceError(data.decode())
-        code = link_here(data) if kind == _PTX_TEXT else data
+        code = linked(data)
         log.debug("a shader of %d characters compiled in %.3f s, %d bytes", len(source), time.perf_counter() - start, len(code))
         return threads + code
 
-    def _name(self, source: str, checks: int, is_checked: bool) -> str:
-        circumstances = repr((_compiler_version(), self._linker, self.architecture, checks, is_checked))
+    def _name(self, source: str, is_checked: bool = False) -> str:
+        circumstances = repr((_compiler_version(), self._linker, self.architecture, is_checked))
         return hashlib.sha256(f"{circumstances}\0{source}".encode()).hexdigest()
 
 

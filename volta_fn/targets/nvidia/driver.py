@@ -163,8 +163,6 @@ class LaunchRecording:
 
 #: The least dispatches that are worth a graph.
 _SHORTEST_GRAPH = 3
-#: Bytes of a GPU's memory from which on other processes may make machine code: the context of each takes about half a gibibyte.
-_ROOM_FOR_LINKERS = 24 << 30
 #: The flag of a stream that does not wait for the default one.
 _NON_BLOCKING = 1
 #: The iterations that a loop in a graph has at once, and the most blocks of one: to repeat a graph takes 4.4 µs with a kernel that does
@@ -197,6 +195,9 @@ class NvidiaDriver:
         self.description = description
         self.call_errors = CallErrors(loaded)
         self.errors: Errors = self.call_errors
+        linker = f"{driver_version(loaded)} {model.capability}"
+        self._compiler = Compiler(architecture_of(model.capability, loaded.version), linker)
+        self._compiler.prepare()
         self.context = Context(loaded, model.device, self.call_errors)
         _CONTEXTS.add(self, self.context)
         self.launch_graph, self.launch_configured, self._launch = loaded.cuGraphLaunch, loaded.cuLaunchKernelEx, loaded.cuLaunchKernel
@@ -213,9 +214,6 @@ class NvidiaDriver:
         self.readbacks: Readbacks = self._copies
         #: The memory that it shares with GPUs of other processes.
         self.peers = Peers(loaded, self.call_errors, self.context, self.stream, model.device)
-        ordinal = model.ordinal if model.memory >= _ROOM_FOR_LINKERS else None
-        linker = f"{driver_version(loaded)} {model.capability}"
-        self._compiler = Compiler(architecture_of(model.capability, loaded.version), linker, ordinal)
         self._events = Events(loaded, self.call_errors, _WITHOUT_TIMING)
         #: The numbers and events of batches that are not known to be done.
         self._batches: deque[tuple[int, int]] = deque()
@@ -302,34 +300,39 @@ class NvidiaDriver:
         """Return the kernel of a shader, or of LLVM IR with a header, and the header."""
         self.call_errors.check_device()
         header = header_of(source)
-        binary = self._compiler.binary(source, checks, self._link, is_checked=is_checked)
-        shared = 0 if header is None else header.shared
-        function, module = self._load(binary.code, shared)
-        return Kernel(function, module, binary.threads, written, shared), header
+        threads, shared = (0, 0) if header is None else (header.threads, header.shared)
+        binary = self._compiler.binary(source, self._link, threads=threads, is_checked=is_checked)
+        function, library = self._load(binary.code, shared)
+        return Kernel(function, library, binary.threads, written, shared), header
 
     def _link(self, ptx: bytes) -> bytes:
         with self.context:
             return link(self.functions, self.call_errors, ptx)
 
     def _load(self, code: bytes, shared: int) -> tuple[int, int]:
-        """Load machine code; return its function `main` and its module.
+        """Load machine code; return its function `main` and its library.
 
-        The function may be launched with `shared` bytes of dynamic shared memory.
+        The function may be launched with `shared` bytes of dynamic shared memory. The driver compiles libraries of several threads at the
+        same time, modules one after another.
         """
-        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        library, module, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        loaded = self.functions
         with self.context:
-            self.call_errors.check(self.functions.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
-            status = self.functions.cuModuleGetFunction(ctypes.byref(function), module, b"main")
+            status = loaded.cuLibraryLoadData(ctypes.byref(library), code, None, None, 0, None, None, 0)
+            self.call_errors.check(status, "cuLibraryLoadData")
+            status = loaded.cuLibraryGetModule(ctypes.byref(module), library)
+            status = status or loaded.cuModuleGetFunction(ctypes.byref(function), module, b"main")
             if not status and shared:
-                status = self.functions.cuFuncSetAttribute(function, _MOST_DYNAMIC_MEMORY, shared)
+                status = loaded.cuFuncSetAttribute(function, _MOST_DYNAMIC_MEMORY, shared)
             if status:
-                self.functions.cuModuleUnload(module)
-            self.call_errors.check(status, "cuModuleGetFunction or cuFuncSetAttribute")
-        return function.value or 0, module.value or 0
+                loaded.cuLibraryUnload(library)
+            self.call_errors.check(status, "cuLibraryGetModule, cuModuleGetFunction or cuFuncSetAttribute")
+        self.context.add_library(library.value or 0)
+        return function.value or 0, library.value or 0
 
     def release_pipeline(self, pipeline: Kernel) -> None:
         """Release a kernel once no command that was written uses it."""
-        self._retire(self.functions.cuModuleUnload, pipeline.module)
+        self._retire(self.context.unload, pipeline.library)
 
     def bind(self, layout: KernelHeader | None, ranges: Sequence[BoundRange]) -> BindGroup:
         """Return the bind group of some ranges of blocks."""

@@ -69,8 +69,9 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuLinkAddData_v2": (_HANDLE, _INT, _HANDLE, _SIZE, ctypes.c_char_p, _UNSIGNED, _HANDLE, _HANDLE),
     "cuLinkComplete": (_HANDLE, _RESULT, _RESULT),
     "cuLinkDestroy": (_HANDLE,),
-    "cuModuleLoadData": (_RESULT, _HANDLE),
-    "cuModuleUnload": (_HANDLE,),
+    "cuLibraryLoadData": (_RESULT, _HANDLE, _HANDLE, _HANDLE, _UNSIGNED, _HANDLE, _HANDLE, _UNSIGNED),
+    "cuLibraryGetModule": (_RESULT, _HANDLE),
+    "cuLibraryUnload": (_HANDLE,),
     "cuModuleGetFunction": (_RESULT, _HANDLE, ctypes.c_char_p),
     "cuFuncSetAttribute": (_HANDLE, _INT, _INT),
     "cuTensorMapEncodeTiled": (_HANDLE, _INT, _UNSIGNED, _ADDRESS, *[_HANDLE] * 4, *[_INT] * 4),
@@ -329,6 +330,9 @@ class Context:
         self._previous = ctypes.c_void_p()
         self._pop_to = ctypes.byref(self._previous)
         self._push, self._pop, self._destroy = loaded.cuCtxPushCurrent_v2, loaded.cuCtxPopCurrent_v2, loaded.cuCtxDestroy_v2
+        #: The libraries that are loaded in it.
+        self._libraries: set[int] = set()
+        self._unload = loaded.cuLibraryUnload
         self._process, self._errors = loaded.process, errors
         self._pop(self._pop_to)  # a new context is current
 
@@ -355,6 +359,15 @@ class Context:
             return DeviceError(FORKED)
         return self._errors.lost()
 
+    def add_library(self, library: int) -> None:
+        """Have a library unloaded when the context is destroyed, if it is not before."""
+        self._libraries.add(library)
+
+    def unload(self, library: int) -> int:
+        """Unload a library; return the driver's status."""
+        self._libraries.discard(library)
+        return int(self._unload(library))
+
     @property
     def handle(self) -> int:
         """The driver's handle; 0 if it is destroyed."""
@@ -378,3 +391,5 @@ class Context:
             time.sleep(1e-3)
         if not self._entered:
             self._destroy(handle)  # whose status says nothing new about a lost device
+            for library in [*self._libraries]:  # which belong to the process
+                self.unload(library)

@@ -30,10 +30,10 @@ _WORD = struct.Struct("<Q")
 
 
 class Kernel(NamedTuple):
-    """A compiled shader: a function, and the module that has it."""
+    """A compiled shader: a function, and the library that has it."""
 
     function: int
-    module: int
+    library: int
     #: Invocations of a workgroup.
     threads: tuple[int, int, int]
     #: The bindings that it writes.

@@ -64,7 +64,7 @@ class Compiler(emulated_gpu._Compiler):
         header = header_of(request[0].decode())
         if header is None:
             return super().ask(request)
-        return [b"cubin", compilation._THREADS.pack(header.threads, 1, 1), request[0]]
+        return [b"ptx", compilation._THREADS.pack(header.threads, 1, 1), request[0]]
 
 
 class Kernels(emulated_gpu._Kernels):
