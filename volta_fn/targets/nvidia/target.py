@@ -14,7 +14,7 @@ from volta_fn.compiler.target import LoweredProgram, NodePass, Pass, ProgramPass
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
 from volta_fn.targets.nvidia import attention, collectives, convolution, float8, matmul, recurrence, rows
-from volta_fn.targets.nvidia.matmul.pairs import join_products
+from volta_fn.targets.nvidia.matmul import join_products
 from volta_fn.targets.nvidia.peers import Peers
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import WgslTarget
