@@ -114,7 +114,8 @@ def power(x: Any, y: Any, /) -> Array:
     if type(y) is int:
         (base,) = promote_numeric("power", x)
         return operators.power(base, y)
-    return operators.power_of_promoted(*promote_numeric("power", x, y), y)
+    base, exponent = promote_numeric("power", x, y)
+    return operators.power_of_promoted(base, exponent, y)
 
 
 @fused

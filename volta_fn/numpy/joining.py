@@ -1,4 +1,7 @@
-"""Joining, splitting, repeating and padding arrays, pytrees as one vector, and coordinates of grids."""
+"""Joining, splitting, repeating and padding arrays, and coordinates of grids.
+
+Pytrees are joined to one vector.
+"""
 
 from __future__ import annotations
 
@@ -707,7 +710,7 @@ def ix_(*args: Any) -> tuple[Array, ...]:
     return tuple(results)
 
 
-def _ramp(item: slice) -> Array:
+def _points(item: slice) -> Array:
     """Return the numbers of start:stop:step, or of start:stop:nj, n with both ends."""
     start = 0 if item.start is None else item.start
     if item.stop is None and settings.permissive:
@@ -727,10 +730,10 @@ class _Grid:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
-            return _ramp(key)
+            return _points(key)
         if not key:
             return [] if self.sparse else arange(0)
-        axes = meshgrid(*[_ramp(item) for item in key], indexing="ij", sparse=self.sparse)
+        axes = meshgrid(*[_points(item) for item in key], indexing="ij", sparse=self.sparse)
         common = dtypes.result_type(*[g.dtype for g in axes])
         grids = [lax.convert_element_type(g, common) for g in axes]
         return grids if self.sparse else stack(grids)
@@ -766,7 +769,7 @@ class CClass(RClass):
 
 def _widened(item: Any, ndmin: int, trans1d: int) -> Array:
     """Return an item with `ndmin` dimensions, its own from `trans1d` on (-1: last)."""
-    value = _ramp(item) if isinstance(item, slice) else array(item)
+    value = _points(item) if isinstance(item, slice) else array(item)
     scalar = value.ndim == 0
     value = lax.reshape(value, (1,)) if scalar else value
     missing = ndmin - value.ndim

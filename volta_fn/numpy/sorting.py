@@ -1,9 +1,13 @@
-"""Sorting (stable, NaN last) and binary search in sorted vectors."""
+"""Sorting, binary search in sorted vectors, and sets of numbers.
+
+Sorts are stable; NaN comes last.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -13,9 +17,25 @@ from volta_fn.core.aval import ShapedArray, check_option
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from volta_fn.jit.fused import fused
-from volta_fn.numpy.arguments import INDEX, axis_of, dtype_or, flat_or_axis, full_like_scalar, operand, promote
+from volta_fn.numpy import reductions
+from volta_fn.numpy.arguments import (
+    INDEX,
+    as_index,
+    axis_of,
+    concrete,
+    dtype_or,
+    flat_or_axis,
+    full_like_scalar,
+    is_complex,
+    is_inexact,
+    operand,
+    promote,
+)
 from volta_fn.numpy.creation import array
-from volta_fn.primitives.data_movement.movement import broadcast_to
+from volta_fn.numpy.indexing import positions_of_nonzero
+from volta_fn.numpy.logic import isnan
+from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis
+from volta_fn.primitives.declare import to_dtype
 from volta_fn.settings import current as settings
 
 #: Fewer elements than these are sorted in no more time.
@@ -260,3 +280,302 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
     falling = lax.sub(rising.dtype.type(size), searchsorted(lax.rev(edges, (0,)), x, side))
     is_rising = lax.ge(lax.index_in_dim(edges, -1, keepdims=False), lax.index_in_dim(edges, 0, keepdims=False))
     return lax.select(is_rising, rising, falling)
+
+
+# Sets of numbers: unique, isin, union1d, intersect1d, setdiff1d, setxor1d.
+#
+# The number of results depends on the values. Concrete arrays have as many as there are; inside traced functions give `size`: surplus
+# elements are cut, missing ones filled with `fill_value`.
+
+_SIZE_ADVICE = "The number of results depends on it: give size= inside traced functions."
+
+
+class UniqueAll(NamedTuple):
+    """The results of `unique_all`."""
+
+    values: Array
+    indices: Array
+    inverse_indices: Array
+    counts: Array
+
+
+class UniqueCounts(NamedTuple):
+    """The results of `unique_counts`."""
+
+    values: Array
+    counts: Array
+
+
+class UniqueInverse(NamedTuple):
+    """The results of `unique_inverse`."""
+
+    values: Array
+    inverse_indices: Array
+
+
+class _Groups(NamedTuple):
+    """Sorted rows: their order, the first of each group, and the group of each row."""
+
+    order: Array
+    starts: Array
+    group: Array
+    number: Array
+
+
+def _grouped(rows: Array, equal_nan: bool) -> _Groups:
+    """Group the equal rows of an (n, m) array, sorted lexicographically."""
+    n, m = rows.shape
+    if equal_nan and is_complex(rows):  # a NaN in either component makes the number one
+        rows = lax.select(isnan(rows), full_like_scalar(rows, np.nan), rows)
+    index = dtypes.index_dtype(n)
+    position = lax.iota(index, n)
+    keys = [lax.index_in_dim(rows, j, 1, keepdims=False) for j in range(m)]
+    *columns, order = lax.sort((*keys, position), num_keys=m) if m else (position,)
+    differs = _any_of([_differs_from_previous(column, equal_nan) for column in columns], (max(n - 1, 0),))
+    starts = lax.concatenate([broadcast_to(array(np.bool_(True)), (min(n, 1),)), differs], 0)
+    group = lax.cumsum(lax.convert_element_type(starts, index), 0) - 1
+    return _Groups(order, starts, group, reductions.count_nonzero(starts))
+
+
+def _any_of(masks: list[Array], shape: tuple[int, ...]) -> Array:
+    """Return where any of some masks of a shape is True."""
+    return functools.reduce(lax.bitwise_or, masks) if masks else broadcast_to(array(np.bool_(False)), shape)
+
+
+def _differs_from_previous(column: Array, equal_nan: bool) -> Array:
+    before, after = lax.slice_in_dim(column, 0, -1), lax.slice_in_dim(column, 1, None)
+    unlike = lax.ne(before, after)
+    if not (equal_nan and is_inexact(column)):
+        return unlike
+    return lax.bitwise_and(unlike, lax.bitwise_not(lax.bitwise_and(isnan(before), isnan(after))))
+
+
+@overload
+def unique(
+    ar: Any, return_index: Literal[False] = False, return_inverse: Literal[False] = False, return_counts: Literal[False] = False,
+    axis: int | None = None, *, equal_nan: bool = True, size: int | None = None, fill_value: Any = None, sorted: bool = True,
+) -> Array: ...  # fmt: skip
+@overload
+def unique(
+    ar: Any, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None, *,
+    equal_nan: bool = True, size: int | None = None, fill_value: Any = None, sorted: bool = True,
+) -> tuple[Array, ...]: ...  # fmt: skip
+def unique(
+    ar: Any, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None, *,
+    equal_nan: bool = True, size: int | None = None, fill_value: Any = None, sorted: bool = True,
+) -> Any:  # fmt: skip
+    """Return the distinct elements (or slices along `axis`) in increasing order.
+
+    Args:
+        ar: the elements.
+        return_index: also return where each first occurs.
+        return_inverse: also return, for every element, its index in the result.
+        return_counts: also return how often each occurs.
+        axis: compare the slices along it; None: elements.
+        equal_nan: treat NaNs as equal.
+        size: the number of results, required while tracing.
+        fill_value: for missing results; by default the smallest one.
+        sorted: accepted for compatibility; results are always sorted.
+
+    >>> jnp.unique(jnp.array([3, 1, 3]), return_counts=True)
+    (Array([1, 3], dtype=int32), Array([1, 2], dtype=int32))
+    """
+    value = array(ar) if isinstance(ar, (list, tuple)) else operand("unique", "ar", ar)
+    shape = value.shape
+    dim = 0 if axis is None else axis_of("unique", axis, value.ndim)
+    slices = lax.reshape(value, (value.size,)) if axis is None else moveaxis(value, dim, 0)
+    n = slices.shape[0]
+    rows = lax.reshape(slices, (n, slices.size // n if n else 1))
+    groups = _grouped(rows, equal_nan)
+    if size is None:
+        size = int(concrete("unique", "ar", groups.number, _SIZE_ADVICE))
+    (bounds,) = positions_of_nonzero(groups.starts, size + 1, n)
+    starts = lax.slice_in_dim(bounds, 0, size)
+    in_range = lax.lt(starts, to_dtype(n, starts.dtype))
+    first = groups.order[lax.min(starts, starts.dtype.type(max(n - 1, 0)))] if n else starts
+    results = [_values(slices, first, in_range, fill_value, dim)]
+    if return_index:
+        results.append(as_index(lax.select(in_range, first, first.dtype.type(0) if not n else groups.order[0])))
+    if return_inverse:
+        inverse = broadcast_to(array(groups.group.dtype.type(0)), (n,)).at[groups.order].set(groups.group)
+        results.append(as_index(lax.reshape(inverse, shape) if axis is None else inverse))
+    if return_counts:
+        results.append(as_index(lax.sub(lax.slice_in_dim(bounds, 1, size + 1), starts)))
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _values(slices: Array, first: Array, in_range: Array, fill_value: Any, dim: int) -> Array:
+    """Return the chosen slices, filled up to the size, with their axis moved back."""
+    zero = full_like_scalar(slices, 0)
+    chosen = slices[first] if slices.shape[0] else broadcast_to(zero, (first.size, *slices.shape[1:]))
+    if fill_value is not None:
+        fill = to_dtype(fill_value, slices.dtype)
+    else:
+        fill = chosen[0] if slices.shape[0] and first.size else zero
+    mask = lax.reshape(in_range, (in_range.size, *(1,) * (slices.ndim - 1)))
+    return moveaxis(lax.select(mask, chosen, fill), 0, dim)
+
+
+def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueAll:
+    """Return the distinct elements, first indices, inverse indices and counts."""
+    return UniqueAll(*unique(x, True, True, True, equal_nan=False, size=size, fill_value=fill_value))
+
+
+def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueCounts:
+    """Return the distinct elements and how often each occurs.
+
+    >>> jnp.unique_counts(jnp.array([3, 1, 3])).counts
+    Array([1, 2], dtype=int32)
+    """
+    return UniqueCounts(*unique(x, return_counts=True, equal_nan=False, size=size, fill_value=fill_value))
+
+
+def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueInverse:
+    """Return the distinct elements and the index of each element in them.
+
+    >>> jnp.unique_inverse(jnp.array([3, 1, 3])).inverse_indices
+    Array([1, 0, 1], dtype=int32)
+    """
+    return UniqueInverse(*unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value))
+
+
+def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Array:
+    """Return the distinct elements.
+
+    >>> jnp.unique_values(jnp.array([3, 1, 3]))
+    Array([1, 3], dtype=int32)
+    """
+    return unique(x, equal_nan=False, size=size, fill_value=fill_value)
+
+
+@fused
+def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, method: str = "auto") -> Array:
+    """Return True where elements occur in `test_elements`; `invert` negates.
+
+    >>> jnp.isin(jnp.array([1, 2, 3]), jnp.array([2, 4]))
+    Array([False,  True, False], dtype=bool)
+    """
+    value, tests = promote("isin", element, array(test_elements) if isinstance(test_elements, (list, tuple)) else test_elements)
+    tests = lax.reshape(tests, (tests.size,))
+    if tests.size <= FEW:
+        contained = _any_of([lax.eq(lax.index_in_dim(tests, i, keepdims=False), value) for i in range(tests.size)], value.shape)
+    else:
+        ordered = lax.sort(tests)
+        nearest = ordered[lax.min(searchsorted(ordered, value), dtypes.index_dtype(tests.size).type(tests.size - 1))]
+        contained = lax.eq(nearest, value)
+    return lax.bitwise_not(contained) if invert else contained
+
+
+def _promoted_vectors(function: str, ar1: Any, ar2: Any) -> tuple[Array, Array]:
+    a, b = promote(function, _vector(function, ar1), _vector(function, ar2))
+    return a, b
+
+
+def _vector(function: str, x: Any) -> Array:
+    value = array(x) if isinstance(x, (list, tuple)) else operand(function, "argument", x)
+    return lax.reshape(value, (value.size,))
+
+
+def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
+    """Return the elements of either array, each once, in increasing order.
+
+    >>> jnp.union1d(jnp.array([1, 2]), jnp.array([2, 3]))
+    Array([1, 2, 3], dtype=int32)
+    """
+    return unique(lax.concatenate(_promoted_vectors("union1d", ar1, ar2), 0), size=size, fill_value=fill_value)
+
+
+def _compacted(values: Array, keep: Array, size: int | None, fill_value: Any) -> Array:
+    """Return the sorted, distinct elements where `keep` holds, filled up to `size`.
+
+    Without a `fill_value` it is the first of them, or 0 where there are none.
+    """
+    (index,) = positions_of_nonzero(keep, size, values.size)
+    if size is None:
+        return values[index]
+    fill = to_dtype(0 if fill_value is None else fill_value, values.dtype)
+    if not size or not values.size:
+        return broadcast_to(fill, (size,))
+    chosen = values[lax.min(index, index.dtype.type(values.size - 1))]
+    in_range = lax.lt(index, index.dtype.type(values.size))
+    if fill_value is None:
+        fill = lax.select(in_range[0], chosen[0], fill)
+    return lax.select(in_range, chosen, fill)
+
+
+def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None) -> Array:
+    """Return the elements of the first array that the second lacks, each once, sorted.
+
+    With `assume_unique` they come in the order of the first array. `size` is their number, required while tracing; missing ones are
+    `fill_value`, or 0.
+
+    >>> jnp.setdiff1d(jnp.array([1, 2, 3]), jnp.array([2]))
+    Array([1, 3], dtype=int32)
+    """
+    a, b = (_vector("setdiff1d", v) for v in (ar1, ar2))
+    fill_value = 0 if fill_value is None else fill_value
+    if not assume_unique:
+        a = unique(a, size=None if size is None else a.size)
+        fresh = _first_of_each(a)
+        return _compacted(a, lax.bitwise_and(fresh, isin(a, b, invert=True)), size, fill_value)
+    return _compacted(a, isin(a, b, invert=True), size, fill_value)
+
+
+def _first_of_each(ordered: Array) -> Array:
+    """Return True at the first of each run of equal elements, except final fillers."""
+    groups = _grouped(lax.reshape(ordered, (ordered.size, 1)), True)
+    return broadcast_to(array(np.bool_(False)), ordered.shape).at[groups.order].set(groups.starts)
+
+
+def intersect1d(
+    ar1: Any, ar2: Any, assume_unique: bool = False, return_indices: bool = False, *, size: int | None = None, fill_value: Any = None
+) -> Any:
+    """Return the elements of both arrays, sorted, and where they first occur in each.
+
+    >>> jnp.intersect1d(jnp.array([1, 3, 3, 4]), jnp.array([4, 3, 5]))
+    Array([3, 4], dtype=int32)
+    """
+    a, b = _promoted_vectors("intersect1d", ar1, ar2)
+    ordered = lax.sort(a)
+    keep = lax.bitwise_and(_first_of_each(ordered), isin(ordered, b))
+    common = _compacted(ordered, keep, size, fill_value)
+    if not return_indices:
+        return common
+    count = reductions.count_nonzero(keep)
+    in_range = lax.lt(lax.iota(count.dtype, common.size), count)
+    return common, as_index(_first_positions(a, common, in_range)), as_index(_first_positions(b, common, in_range))
+
+
+def _first_positions(values: Array, queries: Array, in_range: Array) -> Array:
+    """Return the first position of each wanted element.
+
+    The position of fillers, which are not `in_range`, is the vector's length.
+    """
+    if not values.size:
+        return broadcast_to(array(np.int32(0)), queries.shape)
+    index = dtypes.index_dtype(values.size)
+    ordered, order = lax.sort((values, lax.iota(index, values.size)), num_keys=1)
+    at = lax.min(searchsorted(ordered, queries), index.type(values.size - 1))
+    return lax.select(in_range, order[at], index.type(values.size))
+
+
+def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None) -> Array:
+    """Return the elements of exactly one of the arrays, each once, sorted.
+
+    With `assume_unique` neither array may hold an element twice, which saves time. `size` is their number, required while tracing; missing
+    ones are `fill_value`, or the smallest (0 if there are none).
+
+    >>> jnp.setxor1d(jnp.array([1, 2]), jnp.array([2, 3]))
+    Array([1, 3], dtype=int32)
+    """
+    a, b = _promoted_vectors("setxor1d", ar1, ar2)
+    together = lax.sort(lax.concatenate([a, b], 0))
+    if together.ndim != 1:
+        raise ShapeError("setxor1d: the arrays must be vectors")
+    if assume_unique:
+        edge = broadcast_to(array(np.bool_(True)), (min(together.size, 1),))
+        unlike = _differs_from_previous(together, False)
+        keep = lax.bitwise_and(lax.concatenate([edge, unlike], 0), lax.concatenate([unlike, edge], 0))
+    else:
+        keep = lax.bitwise_and(_first_of_each(together), lax.bitwise_xor(isin(together, a), isin(together, b)))
+    return _compacted(together, keep, size, fill_value)

@@ -113,7 +113,8 @@ def power(x: Any, y: Any) -> Array:
         base = as_value(x)
         if base.dtype not in dtypes.BOOL:  # of integers, negative powers raise
             return arithmetic.integer_pow(base, y)
-    return power_of_promoted(*promote_args("power", (x, y), dtypes.NUMBERS), y)
+    base, exponent = promote_args("power", (x, y), dtypes.NUMBERS)
+    return power_of_promoted(base, exponent, y)
 
 
 def power_of_promoted(base: Array, exponent: Array, y: Any) -> Array:
