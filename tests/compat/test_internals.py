@@ -16,7 +16,7 @@ import volta_fn as vf
 from volta_fn import numpy as vnp
 from volta_fn.compat import internals
 from volta_fn.errors import ArgumentTypeError, ShapeError
-from volta_fn.numpy import grids
+from volta_fn.numpy import joining
 from volta_fn.sharding import make_mesh
 
 
@@ -162,12 +162,12 @@ def test_the_dtypes_of_jacobians_are_those_that_jax_takes(dtype: str, holomorphi
 
 
 def test_joiners_and_updates_are_classes() -> None:
-    class Columns(grids.CClass):
+    class Columns(joining.CClass):
         def __getitem__(self, key: Any) -> Any:
             return super().__getitem__(key) + 1
 
     np.testing.assert_array_equal(Columns()[np.arange(2), np.arange(2)], np.c_[:2, :2] + 1)
-    assert type(vnp.r_) is grids.RClass and type(vnp.c_) is grids.CClass
+    assert type(vnp.r_) is joining.RClass and type(vnp.c_) is joining.CClass
 
 
 def test_functions_are_wrapped_with_formats() -> None:

@@ -198,6 +198,9 @@ CHOICES: dict[str, Choices] = {
     "attention": [
         *each("attention.blocks", _BLOCK_BYTES=(1, _BIG), _MOST_KEYS=(1,)),
         *each("attention.kernels", _PACKED_ROWS=(1, _BIG), _ENOUGH=(1, _BIG), _SUMMED_ROWS=(1, _BIG)),
+        *each("attention", MOST_ROWS=(0, 16), FEWEST_KEYS=(1,)),
+        *each("attention.few_queries", _TASK_BYTES=(1, _BIG), _STACK_BYTES=(1 << 14,), _BLOCK=(16,), _AHEAD=(64,)),
+        *each("attention.few_queries", _TOGETHER=(1, 2), _WRITTEN_OUT=(1, 2), _SEVERAL=(1, 2)),
     ],
     "fourier": [
         *each("fourier", _LONGEST=(1, 64), _MOST_TASKS=(1, 1 << 20), _MOST_ROWS=(16, 64), _MOST_COLUMNS=(64, 1 << 20)),
@@ -217,6 +220,7 @@ CHOICES: dict[str, Choices] = {
 NO_CHOICES = {
     *(f"attention.{name}" for name in ("blocks:_VECTORS", "blocks:_EXTRA")),
     *(f"attention.kernels:{name}" for name in ("PACKING", "STEP", "_STATISTICS", "_SUM")),
+    *(f"attention.few_queries:{name}" for name in ("_BYTE", "_STEP")),
     "attention:_WIDEST",
     *(f"attention:{name}" for name in ("FEWEST_LOGITS", "FEWEST_QUERIES")),  # routines are asked for directly
     *(f"convolution{name}" for name in (".blocking:NANOSECONDS", ":_CYCLE", ":_OVERHEAD")),

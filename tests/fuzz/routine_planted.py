@@ -114,7 +114,7 @@ PLANTED = [
     Planted("a mask of one lane too many", "cumulative", _one_lane_more),
     Planted("the wrong lane is carried", "cumulative", _replaced("cpu.library.scans", "_last", lambda scan, lanes: lanes // 2)),
     Planted("a digit is not sorted by", "sort", _without_first_digit),
-    Planted("padding takes part in ranks", "top_k", _replaced("cpu.library.top_k", "fill_padding", lambda *_: None)),
+    Planted("padding takes part in ranks", "top_k", _replaced("cpu.library.sort", "fill_padding", lambda *_: None)),
     Planted("indices are not checked", "gather", _replaced("cpu.library.movement", "are_inside", lambda *_: Value("i1", "true"))),
     Planted("an index is clamped one too far", "gather", _replaced("cpu.library.movement", "clamped", _one_too_far)),
     Planted("a tail is dropped", "scatter", _replaced("cpu.library.movement", "map_run", _whole_vectors)),

@@ -70,5 +70,5 @@ def test_steps_on_the_host_are_named() -> None:
 
 
 def test_other_dialects_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="'jaxpr', 'kernels', 'llvm', 'wgsl', got 'ptx'"):
+    with pytest.raises(ArgumentError, match="'jaxpr', 'kernels', 'llvm' or 'wgsl', got 'ptx'"):
         vf.jit(network).lower(X.T, X).as_text("ptx")

@@ -17,6 +17,7 @@ from volta_fn.core.aval import ShapedArray, check_option
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from volta_fn.jit.fused import fused
+from volta_fn.lazy_imports import deferred
 from volta_fn.numpy import reductions
 from volta_fn.numpy.arguments import (
     INDEX,
@@ -32,7 +33,6 @@ from volta_fn.numpy.arguments import (
     promote,
 )
 from volta_fn.numpy.creation import array
-from volta_fn.numpy.indexing import positions_of_nonzero
 from volta_fn.numpy.logic import isnan
 from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis
 from volta_fn.primitives.declare import to_dtype
@@ -287,6 +287,8 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
 # The number of results depends on the values. Concrete arrays have as many as there are; inside traced functions give `size`: surplus
 # elements are cut, missing ones filled with `fill_value`.
 
+#: What only sets need, and not the methods of arrays that sort.
+_INDEXING = deferred("volta_fn.numpy.indexing")
 _SIZE_ADVICE = "The number of results depends on it: give size= inside traced functions."
 
 
@@ -389,7 +391,7 @@ def unique(
     groups = _grouped(rows, equal_nan)
     if size is None:
         size = int(concrete("unique", "ar", groups.number, _SIZE_ADVICE))
-    (bounds,) = positions_of_nonzero(groups.starts, size + 1, n)
+    (bounds,) = _INDEXING.positions_of_nonzero(groups.starts, size + 1, n)
     starts = lax.slice_in_dim(bounds, 0, size)
     in_range = lax.lt(starts, to_dtype(n, starts.dtype))
     first = groups.order[lax.min(starts, starts.dtype.type(max(n - 1, 0)))] if n else starts
@@ -490,7 +492,7 @@ def _compacted(values: Array, keep: Array, size: int | None, fill_value: Any) ->
 
     Without a `fill_value` it is the first of them, or 0 where there are none.
     """
-    (index,) = positions_of_nonzero(keep, size, values.size)
+    (index,) = _INDEXING.positions_of_nonzero(keep, size, values.size)
     if size is None:
         return values[index]
     fill = to_dtype(0 if fill_value is None else fill_value, values.dtype)

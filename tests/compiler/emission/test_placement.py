@@ -25,7 +25,7 @@ from volta_fn.compiler.contractions import accumulators, contraction_of
 from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.core.devices.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.errors import CompilerError
+from volta_fn.errors import CompilerError, GradientError
 from volta_fn.settings import current as settings
 from volta_fn.targets.cpu import matmul
 from volta_fn.targets.cpu.runtime import artifact
@@ -90,7 +90,11 @@ def test_random_programs(seed: int, target: str, request: pytest.FixtureRequest)
     for program in lowering.drawn(seed, 3, 17):
         arguments = program.arguments()
         with on_target(target), np.errstate(all="ignore"):
-            assert_same_bits(vf.make_jaxpr(program.function())(*arguments), arguments, CPU, str(program))
+            try:
+                closed = vf.make_jaxpr(program.function())(*arguments)
+            except GradientError:  # of a `while_loop` in reverse mode, which has none
+                continue
+            assert_same_bits(closed, arguments, CPU, str(program))
 
 
 def integers(*shape: int) -> np.ndarray:

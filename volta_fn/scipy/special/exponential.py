@@ -309,7 +309,7 @@ def rel_entr(p: Any, q: Any) -> Array:
     It is 0 for p = 0 and q >= 0, and infinite where it is not defined otherwise.
 
     >>> vf.scipy.special.rel_entr(2.0, 1.0).round(4)
-    Array(1.3863, dtype=float32)
+    Array(1.3863, dtype=float32, weak_type=True)
     """
     return _where_positive(_relative_entropy, p, q, vnp.zeros_like(q))
 
@@ -319,7 +319,7 @@ def kl_div(p: Any, q: Any) -> Array:
     """Return p log(p / q) - p + q, the summand of the Kullback-Leibler divergence.
 
     >>> vf.scipy.special.kl_div(2.0, 1.0).round(4)
-    Array(0.3863, dtype=float32)
+    Array(0.3863, dtype=float32, weak_type=True)
     """
     return _where_positive(_divergence, p, q, q)
 
@@ -509,7 +509,7 @@ def exp1(x: Any) -> Array:
     """Return E1(x), the integral of exp(-t) / t from x to infinity; NaN for x < 0.
 
     >>> vf.scipy.special.exp1(1.0).round(4)
-    Array(0.2194, dtype=float32)
+    Array(0.2194, dtype=float32, weak_type=True)
     """
     return lax.expn(vnp.ones_like(x), x)
 

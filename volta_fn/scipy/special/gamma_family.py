@@ -300,7 +300,7 @@ def poch(z: Any, m: Any) -> Array:
     """Return gamma(z + m) / gamma(z), the rising factorial (Pochhammer's symbol).
 
     >>> vf.scipy.special.poch(3.0, 2.0).round(3)
-    Array(12., dtype=float32)
+    Array(12., dtype=float32, weak_type=True)
     """
     return special.poch(z, m)
 
@@ -310,7 +310,7 @@ def betaln(a: Any, b: Any) -> Array:
     """Return log |beta(a, b)|.
 
     >>> vf.scipy.special.betaln(2.0, 3.0).round(4)
-    Array(-2.4849, dtype=float32)
+    Array(-2.4849, dtype=float32, weak_type=True)
     """
     return special.betaln(a, b)
 
@@ -320,7 +320,7 @@ def beta(a: Any, b: Any) -> Array:
     """Return the beta function gamma(a) gamma(b) / gamma(a + b).
 
     >>> vf.scipy.special.beta(2.0, 3.0).round(4)
-    Array(0.0833, dtype=float32)
+    Array(0.0833, dtype=float32, weak_type=True)
     """
     return special.beta(a, b)
 
@@ -329,7 +329,7 @@ def multigammaln(a: Any, d: int) -> Array:
     """Return log of the multivariate gamma function of dimension d < 2 a + 1.
 
     >>> vf.scipy.special.multigammaln(3.0, 2).round(4)
-    Array(1.5502, dtype=float32)
+    Array(1.5502, dtype=float32, weak_type=True)
     """
     count = int(concrete_or_raise(d, "argument d of multigammaln"))
     return _multigammaln(a, dimension=count)
@@ -356,7 +356,7 @@ def polygamma(n: Any, x: Any) -> Array:
     """Return the n-th derivative of digamma for integers n >= 0, NaN for others.
 
     >>> vf.scipy.special.polygamma(1, 2.0).round(4)
-    Array(0.6449, dtype=float32)
+    Array(0.6449, dtype=float32, weak_type=True)
     """
     return lax.polygamma(*promote_args("polygamma", (n, x), dtypes.FLOATS))
 

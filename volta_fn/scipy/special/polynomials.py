@@ -32,7 +32,7 @@ def i0(x: Any) -> Array:
     """Return I0(x), the modified Bessel function of order 0.
 
     >>> vf.scipy.special.i0(1.0).round(4)
-    Array(1.2661, dtype=float32)
+    Array(1.2661, dtype=float32, weak_type=True)
     """
     return lax.bessel_i0(x)
 
@@ -42,7 +42,7 @@ def i1(x: Any) -> Array:
     """Return I1(x), the modified Bessel function of order 1.
 
     >>> vf.scipy.special.i1(1.0).round(4)
-    Array(0.5652, dtype=float32)
+    Array(0.5652, dtype=float32, weak_type=True)
     """
     return lax.bessel_i1(x)
 
