@@ -81,6 +81,7 @@ class ThreadCommunicator:
     def _all(self, value: Any, description: str) -> list[Any]:
         """Return the values of all devices."""
         meeting = self._meeting
+        _meetings.check(meeting.ranks)  # nobody comes for a device that has failed
         meeting.rows[self.index] = value
         try:
             meeting.barrier.wait(self._limit)
@@ -189,6 +190,7 @@ class _Meetings:
 
         Those that `complete` counts, which all devices have launched, end by themselves before, since others may have their results.
         """
+        self._note_failures()
         try:
             if complete is not None:
                 self._settle(complete)
@@ -198,6 +200,14 @@ class _Meetings:
                     meeting.barrier.abort()
                 for memory in self._memories.values():
                     memory.interrupt()
+
+    def _note_failures(self) -> None:
+        """Remember devices that have failed: the others still have the memory that these shared, and wait for nobody."""
+        for rank, memory in self._memories.copy().items():
+            try:
+                memory.check_device()
+            except DeviceError as error:
+                self._failures.setdefault(rank, error.message)
 
     def _settle(self, complete: Launches) -> None:
         """Wait for collectives, unless a device has failed, as long as these wait."""
