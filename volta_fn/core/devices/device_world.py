@@ -202,7 +202,7 @@ class _Meetings:
                     memory.interrupt()
 
     def _note_failures(self) -> None:
-        """Remember devices that have failed: the others still have the memory that these shared, and wait for nobody."""
+        """Remember devices that have failed, whose memory the others still have."""
         for rank, memory in self._memories.copy().items():
             try:
                 memory.check_device()
