@@ -438,11 +438,11 @@ def compare_derivatives(operator: Operator, sample: Sample, dtype: str, mode: st
         exact_terms = [t * d for t, d in zip(truth, directions, strict=True)]
         result = np.real(sum(t.sum() for t in terms))
         size = sum(np.abs(t).sum() for t in terms) + sum(np.abs(t).sum() for t in exact_terms)
-        wanted = np.real(sum(t.sum() for t in exact_terms))
-        near = np.isfinite(size) and np.abs(result - wanted) <= SLOPE * EPS[dtype] * size + 100 * EPS[dtype]
-        if near or result == wanted or (np.isnan(result) and np.isnan(wanted)):
+        expected = np.real(sum(t.sum() for t in exact_terms))
+        near = np.isfinite(size) and np.abs(result - expected) <= SLOPE * EPS[dtype] * size + 100 * EPS[dtype]
+        if near or result == expected or (np.isnan(result) and np.isnan(expected)):
             return ""
-        return f"along a direction {result}, exact {wanted}"
+        return f"along a direction {result}, exact {expected}"
     for i, (r, t) in enumerate(zip(results, truth, strict=True)):
         near = np.abs(widened(r) - t) <= 100 * EPS[dtype] if np.shape(r) == t.shape else np.False_  # cancellations of numbers about 1
         text = difference(np.where(near, t, widened(r)), t, None, dtype, False, SLOPE)

@@ -37,10 +37,10 @@ def test_tails_of_large_parameters() -> None:
     a, b = 10 ** rng.uniform(3.5, 6.5, (2, 400))
     deviation = np.sqrt(a * b / (a + b + 1)) / (a + b)
     x = (a / (a + b) + rng.uniform(-36, 8, 400) * deviation).clip(1e-12, 1 - 1e-12)
-    wanted = scipy_special.betainc(a, b, x)
-    normal = wanted > 1e-290
+    expected = scipy_special.betainc(a, b, x)
+    normal = expected > 1e-290
     for function in (special.betainc, vf.jit(special.betainc)):
-        np.testing.assert_allclose(np.asarray(function(a, b, x))[normal], wanted[normal], rtol=2e-11)
+        np.testing.assert_allclose(np.asarray(function(a, b, x))[normal], expected[normal], rtol=2e-11)
 
 
 @pytest.mark.wide
@@ -66,10 +66,10 @@ def test_slopes_by_large_parameters(a: float, b: float) -> None:
 
 def test_single_precision() -> None:
     a, b, x = (v.astype(np.float32) for v in points(-1, 1.5))
-    wanted = scipy_special.betainc(*(v.astype(float) for v in (a, b, x)))
+    expected = scipy_special.betainc(*(v.astype(float) for v in (a, b, x)))
     got = special.betainc(a, b, x)
     assert got.dtype == np.float32
-    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)  # the same in float32. Seen: 2.2e-5, a fifth of what is allowed
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)  # the same in float32. Seen: 2.2e-5, a fifth of what is allowed
 
 
 @pytest.mark.wide

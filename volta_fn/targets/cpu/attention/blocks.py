@@ -402,8 +402,6 @@ def reserve(sizes: Sequence[int]) -> list[int]:
 _EXTRA = 3
 #: How much greater than the logits of hidden keys a query's largest one is if their weights are 0 in float32 and float64.
 _HIDDEN = {"float": 110.0, "double": 750.0}
-#: Writes what is done to a vector of a row: (its offset in the block, its column, carried values) -> carried values.
-VectorBody = Callable[[Value, Value, list[Value]], list[Value]]
 _TRUE, _FALSE = Value("i1", "true"), Value("i1", "false")
 
 

@@ -361,8 +361,10 @@ class _FewQueries:
             def some_keys(key: Value, part: Value) -> None:
                 addresses, later = self._rows(f, array, keys, key, several), self._later(f, array, following, keys, key)
                 for start in range(0, rows, _TOGETHER):
-                    left = [f.at(queries, work.type, f.times(n, b.padded(self.k.width))) for n in row_numbers[start : start + _TOGETHER]]
-                    for n, product in enumerate(self._dot_products(f, addresses, left, None if start else later)):
+                    query_rows = [
+                        f.at(queries, work.type, f.times(n, b.padded(self.k.width))) for n in row_numbers[start : start + _TOGETHER]
+                    ]
+                    for n, product in enumerate(self._dot_products(f, addresses, query_rows, None if start else later)):
                         f.store(product, f.at(waiting, work.vector, f.plus(part, i64((start + n) * parts))), work.itemsize)
 
             def vector(key: Value, _: list[Value]) -> None:
@@ -393,10 +395,10 @@ class _FewQueries:
         def query(pointer: Value, column: Value) -> Value:
             return f.load(vector_of(work.element, work.lanes), f.at(pointer, work.type, column), work.itemsize)
 
-        def add(totals: list[Value], key: Value, column: Value, left: list[Value], mask: Value | None = None) -> list[Value]:
+        def add(totals: list[Value], key: Value, column: Value, query_vectors: list[Value], mask: Value | None = None) -> list[Value]:
             address = at(f, key, self.k.dtype.itemsize, column)
             x = read_lanes(f, work.packed(1) if work.group > 1 else work, self.k.dtype, address, work.lanes, mask)
-            return [work.multiply_add(f, y, x, total) for y, total in zip(left, totals, strict=True)]
+            return [work.multiply_add(f, y, x, total) for y, total in zip(query_vectors, totals, strict=True)]
 
         columns = [i64(n * work.lanes) for n in range(whole + (mask is not None))]
         held = [[query(pointer, column) for pointer in queries] for column in columns] if written_out else []
@@ -405,8 +407,8 @@ class _FewQueries:
                 self._prefetch(f, later, n, self.k)
             totals = [work.zero()] * len(queries)
             if written_out:
-                for number_, (column, left) in enumerate(zip(columns, held, strict=True)):
-                    totals = add(totals, key, column, left, mask if number_ == whole else None)
+                for number_, (column, query_vectors) in enumerate(zip(columns, held, strict=True)):
+                    totals = add(totals, key, column, query_vectors, mask if number_ == whole else None)
             else:
                 step = lambda column, carried, key=key: add(carried, key, column, [query(p, column) for p in queries])  # noqa: E731
                 totals = f.loop(i64(0), i64(whole * work.lanes), work.lanes, totals, step, nonempty=True)
@@ -473,7 +475,7 @@ class _FewQueries:
         vectors = range(strip.vectors)
         starts = [f.at(memory, work.type, f.plus(f.times(row, self._padded), strip.column)) for row in strip.rows]
         addresses = [[f.at(start, work.type, i64(n * work.lanes)) for n in vectors] for start in starts]
-        left = [f.at(weights, work.type, f.times(row, b.pitch)) for row in strip.rows]
+        weight_rows = [f.at(weights, work.type, f.times(row, b.pitch)) for row in strip.rows]
 
         def several(key: Value, carried: list[Value]) -> list[Value]:
             totals = list(carried)
@@ -484,7 +486,7 @@ class _FewQueries:
                     for m in range(n, n + group):
                         self._prefetch(f, later, m, array.rows)
                 values = [self._values(f, rows[n : n + group], strip, vector) for vector in vectors]
-                for i, pointer in enumerate(left):
+                for i, pointer in enumerate(weight_rows):
                     address = f.at(pointer, work.element, f.plus(f.quotient(key, group), i64(n // group)))
                     weight = f.splat(f.load(work.element, address, work.itemsize), work.lanes)
                     for j, value in enumerate(values):
