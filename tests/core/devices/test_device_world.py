@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
-from volta_fn.core.devices import distribution
+from volta_fn.core.devices import device_world, distribution
 from volta_fn.core.devices.device import Device, current_default_device
-from volta_fn.core.devices.device_world import on_all
-from volta_fn.errors import ArgumentError, DistributedError
+from volta_fn.core.devices.device_world import ThreadCommunicator, on_all
+from volta_fn.errors import ArgumentError, DeviceError, DistributedError
 
 
 def devices(count: int) -> list[Device]:
@@ -105,3 +105,22 @@ def test_a_device_that_does_not_come_is_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("VOLTA_COLLECTIVE_TIMEOUT", "soon")
     with pytest.raises(ArgumentError, match="VOLTA_COLLECTIVE_TIMEOUT is 'soon', but must be a number of seconds"):
         in_all(2, lambda c, position: position)
+
+
+class FailedMemory:
+    """Memory of a device that has failed."""
+
+    def check_device(self) -> None:
+        raise DeviceError("the device was lost")
+
+    def interrupt(self) -> None:
+        """End nothing: nobody waits."""
+
+
+def test_others_do_not_wait_for_a_device_that_failed_in_its_own_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    meetings = device_world._Meetings()
+    monkeypatch.setattr(device_world, "_meetings", meetings)
+    meetings.add(1, FailedMemory())  # type: ignore[arg-type]  # no collective of it is awaited
+    meetings.interrupt()  # as the error of its call does
+    with pytest.raises(DistributedError, match="GPU 1 has failed, .*: the device was lost; start the process again"):
+        ThreadCommunicator(meetings.of((0, 1)), 0, 0.1).gather(np.ones(1), "a gather")
