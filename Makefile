@@ -9,7 +9,7 @@ PRIMITIVES := tests/test_registry.py tests/test_registry_elementwise.py
 ON_GPU := $(PRIMITIVES) tests/test_random_programs.py tests/test_nan_and_empty.py tests/nn tests/optim
 # Of repeated runs, on a GPU and with narrower vectors, `make test` has one test in so many: EVERY=1 for all of them.
 EVERY ?= 24
-# Of the tests that compile shaders or JAX's programs, `make test` has one in so many, other ones after each commit: HEAVY_EVERY=1 for all.
+# Of the tests that take long (`_HEAVY` in conftest.py), `make test` has one in so many, other ones after each commit: HEAVY_EVERY=1 for all.
 HEAVY_EVERY ?= 4
 HEAVY := --heavy-every $(HEAVY_EVERY) --heavy-shift `git rev-list --count HEAD 2> /dev/null || echo 0`
 # Widths of vectors that are narrower than this CPU's widest.

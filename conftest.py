@@ -66,8 +66,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--heavy-shift", type=int, default=0, metavar="K", help="which of N samples of those: K modulo N")
 
 
-#: Tests that take long, as they compile shaders, emulate a GPU, run programs, or have JAX compile some: they have a third of their share in
-#: samples.
+#: Tests that take long, as they compile shaders, emulate a GPU, run programs, draw some, or have JAX compile some: they have a third of
+#: their share in samples.
 _HEAVY = tuple(
     f"tests/{name}"
     for name in (
@@ -83,6 +83,10 @@ _HEAVY = tuple(
         "benchmarks/",
         "web/",
         "catalogue/test_catalogue.py",
+        "experimental/sparse/",
+        "fuzz/",
+        "optim/test_optimizers.py",
+        "optim/test_torch.py",
     )
 )
 

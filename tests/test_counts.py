@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections import Counter
 from pathlib import Path
@@ -18,20 +19,24 @@ LONGEST = 900
 SHORT, SHORT_MODULES = 60, 9
 
 
+@functools.cache
+def counts() -> dict[Path, Counter[str]]:
+    """Return the counts of the package's files."""
+    return {path: count(path) for path in sorted(ROOT.rglob("*.py"))}
+
+
 def test_lines_of_the_package_and_of_its_files() -> None:
-    counts = [count(path) for path in sorted(ROOT.rglob("*.py"))]
-    total: Counter[str] = sum(counts, Counter())
+    total: Counter[str] = sum(counts().values(), Counter())
     assert total["lines"] <= LINES
     assert total["code"] <= CODE
-    lengths = [counted["lines"] for counted in counts]
+    lengths = [counted["lines"] for counted in counts().values()]
     assert len(lengths) <= MODULES
     assert max(lengths) <= LONGEST
     assert 200 <= statistics.median(lengths) <= 450
 
 
 def test_few_modules_are_short() -> None:
-    lengths = {str(path): count(path)["lines"] for path in sorted(ROOT.rglob("*.py")) if path.name != "__init__.py"}
-    short = [path for path, length in lengths.items() if length < SHORT]
+    short = [str(path) for path, counted in counts().items() if path.name != "__init__.py" and counted["lines"] < SHORT]
     assert len(short) <= SHORT_MODULES, short
 
 

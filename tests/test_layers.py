@@ -60,6 +60,27 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
+@functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return the nodes of a file's syntax tree."""
+    return tuple(ast.walk(parsed(path)))
+
+
+def blocks(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements directly inside a node, and the parts of a statement that have statements of their own."""
+    return (child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)))
+
+
+def statements(root: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements inside a node at any depth."""
+    stack = [root]
+    while stack:
+        for child in blocks(stack.pop()):
+            stack.append(child)
+            if isinstance(child, ast.stmt):
+                yield child
+
+
 def imported_by(node: ast.stmt, module: str) -> list[str]:
     """List the modules of the package that an import statement names."""
     if isinstance(node, ast.Import):
@@ -82,8 +103,8 @@ def is_type_checking(node: ast.AST) -> bool:
 
 def imports_of(module: str) -> set[str]:
     """Return the modules that a module imports anywhere, also for type checkers and in functions; stubs, which are no modules, aside."""
-    statements = [node for node in ast.walk(parsed(MODULES[module])) if isinstance(node, ast.stmt)]
-    return {name for node in statements for name in imported_by(node, module) if name in MODULES} - {module}
+    inside = statements(parsed(MODULES[module]))
+    return {name for node in inside for name in imported_by(node, module) if name in MODULES} - {module}
 
 
 def run_time_imports(module: str) -> set[str]:
@@ -95,7 +116,7 @@ def run_time_imports(module: str) -> set[str]:
         if isinstance(node, ast.stmt):
             results.update(imported_by(node, module))
         if not is_type_checking(node) and not isinstance(node, FUNCTIONS):
-            stack.extend(ast.iter_child_nodes(node))
+            stack.extend(blocks(node))
     return results - {module}
 
 
@@ -154,14 +175,13 @@ def imports_other_targets(module: str) -> list[str]:
 
 def imports_inside_functions(module: str) -> list[str]:
     """List the imports of the package's modules inside functions."""
-    functions = [node for node in ast.walk(parsed(MODULES[module])) if isinstance(node, (*FUNCTIONS, ast.Lambda))]
-    statements = [node for function in functions for node in ast.walk(function) if isinstance(node, ast.stmt)]
-    return [name for node in statements for name in imported_by(node, module)]
+    functions = [node for node in statements(parsed(MODULES[module])) if isinstance(node, FUNCTIONS)]
+    return [name for function in functions for node in statements(function) for name in imported_by(node, module)]
 
 
 def loaded_by_name(module: str) -> list[str]:
     """List the package's modules that a module loads on first use: literal arguments of `lazy_imports.load` and `deferred`."""
-    calls = [node for node in ast.walk(parsed(MODULES[module])) if isinstance(node, ast.Call)]
+    calls = [node for node in nodes(MODULES[module]) if isinstance(node, ast.Call)]
     options = [node.args[0] for node in calls if ast.unparse(node.func).split(".")[-1] in ("load", "deferred") and node.args]
     return [arg.value for arg in options if isinstance(arg, ast.Constant) and str(arg.value).partition(".")[0] == "volta_fn"]
 
@@ -176,7 +196,7 @@ def imports_by_name(module: str) -> list[int]:
     other = {"importlib", "__import__", "import_module", "imp", "runpy", "pkgutil"}
     results = [
         node.lineno
-        for node in ast.walk(parsed(MODULES[module]))
+        for node in nodes(MODULES[module])
         if (isinstance(node, ast.Import) and other & {a.name.partition(".")[0] for a in node.names})
         or (isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in other)
         or (isinstance(node, ast.Name) and node.id in other)
@@ -189,7 +209,7 @@ def imports_by_name(module: str) -> list[int]:
 def unpickles(module: str) -> list[int]:
     """List the lines that import a module which runs code out of the files it reads."""
     unsafe = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
-    imports = [n for n in ast.walk(parsed(MODULES[module])) if isinstance(n, ast.Import | ast.ImportFrom)]
+    imports = [n for n in statements(parsed(MODULES[module])) if isinstance(n, ast.Import | ast.ImportFrom)]
     named = [(n.lineno, [a.name for a in n.names] if isinstance(n, ast.Import) else [n.module or ""]) for n in imports]
     return [line for line, names in named if unsafe & {name.partition(".")[0] for name in names}]
 
@@ -197,8 +217,8 @@ def unpickles(module: str) -> list[int]:
 def stub_names_nothing_or_later_layers(module: str) -> list[str]:
     """List the modules in a module's stub that do not exist, or are of later layers."""
     stub = MODULES[module].with_suffix(".pyi")
-    statements = ast.parse(stub.read_text()).body if stub.exists() else []
-    used = [name for node in statements for name in imported_by(node, module)]
+    body = ast.parse(stub.read_text()).body if stub.exists() else []
+    used = [name for node in body for name in imported_by(node, module)]
     return [name for name in used if name not in MODULES or layer_of(name) > layer_of(module)]
 
 

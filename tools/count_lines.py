@@ -17,33 +17,31 @@ ROOT = Path(__file__).resolve().parent.parent / "volta_fn"
 _LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
 
 
-def docstring_lines(tree: ast.Module) -> set[int]:
-    """Find the numbers of the lines that belong to docstrings."""
-    results: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(node):
-            results.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    return results
+def lines(node: ast.stmt) -> range:
+    """Return the numbers of a statement's lines."""
+    return range(node.lineno, (node.end_lineno or 0) + 1)
 
 
-def import_lines(tree: ast.Module) -> set[int]:
-    """Find the numbers of the lines of import statements."""
-    results: set[int] = set()
+def documentation_and_imports(tree: ast.Module) -> tuple[set[int], set[int]]:
+    """Return the numbers of the lines of docstrings, and of imports."""
+    documented: set[int] = set()
+    imported: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            results.update(range(node.lineno, (node.end_lineno or 0) + 1))
-    return results
+            imported.update(lines(node))
+        elif isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(node):
+            documented.update(lines(node.body[0]))
+    return documented, imported
 
 
 def count(path: Path) -> Counter[str]:
     """Count a file's lines: all, docstrings, imports, and code (the rest)."""
     source = path.read_text()
-    tree = ast.parse(source)
     code: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in _LAYOUT:
             code.update(range(token.start[0], token.end[0] + 1))
-    documented, imported = docstring_lines(tree), import_lines(tree)
+    documented, imported = documentation_and_imports(ast.parse(source))
     rest = {"docstrings": len(documented), "imports": len(imported), "code": len(code - documented - imported)}
     return Counter(files=1, lines=len(source.splitlines()), **rest)
 

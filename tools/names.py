@@ -54,15 +54,15 @@ def files(paths: Iterable[str]) -> Iterator[Path]:
 
 def bindings(path: Path) -> Iterator[Binding]:
     """Yield the bindings of refused names in a file, except of comprehensions."""
-    tree = ast.parse(path.read_text())
+    nodes = list(ast.walk(ast.parse(path.read_text())))
     targets = {
         id(node)
-        for comprehension in ast.walk(tree)
+        for comprehension in nodes
         if isinstance(comprehension, _COMPREHENSIONS)
         for generator in comprehension.generators
         for node in ast.walk(generator.target)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if id(node) not in targets and (name := _bound_name(node)) in REFUSED:
             yield Binding(str(path.relative_to(ROOT)), node.lineno, str(name))
 
