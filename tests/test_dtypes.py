@@ -82,7 +82,7 @@ def test_scalar_dtype_refuses():
 
 
 def jax_promotion(a: tuple[np.dtype, bool], b: tuple[np.dtype, bool]) -> tuple[np.dtype, bool]:
-    """What JAX in 64-bit mode makes of two operands."""
+    """Return what JAX in 64-bit mode makes of two operands."""
     jax = pytest.importorskip("jax")
     kinds = {"i": 0, "f": 0.0, "c": 0j}
     with jax.enable_x64(True):

@@ -18,7 +18,7 @@ def start(program: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def output(program: str, *args: str) -> str:
-    """What an example that succeeds prints."""
+    """Return what an example that succeeds prints."""
     done = start(program, *args)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -66,7 +66,7 @@ def test_fresh_gradients_leave_memory_flat() -> None:
 
 
 def long_program(x: vf.Array) -> vf.Array:
-    """A chain of EQUATIONS equations that grows slowly."""
+    """Return a chain of EQUATIONS equations that grows slowly."""
     for _ in range(EQUATIONS // 2):
         x = x * 1.00002
         x = x - 1e-5

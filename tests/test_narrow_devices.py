@@ -56,7 +56,7 @@ def _programs(closed: ClosedJaxpr) -> Iterator[ClosedJaxpr]:
 
 
 def _dtypes(closed: ClosedJaxpr) -> set[str]:
-    """The dtypes of every value and constant of a program and of those nested in it."""
+    """Return the dtypes of every value and constant of a program and of those nested in it."""
     results: set[str] = set()
     for program in _programs(closed):
         values = [v for eqn in program.eqns for v in (*eqn.invars, *eqn.outvars)]

@@ -30,7 +30,7 @@ class Operation(NamedTuple):
 
 
 def _folded(x: Any) -> Any:
-    """Two reshapes around a transpose."""
+    """Transpose between two reshapes."""
     return lax.reshape(lax.transpose(lax.reshape(x, (3, 2)), (1, 0)), SHAPE)
 
 
@@ -40,7 +40,7 @@ def _rolled(x: Any) -> Any:
 
 
 def _shifted(x: Any, fill: Any) -> Any:
-    """One column out, another in."""
+    """Drop one column and add another."""
     return lax.pad(x, lax.reduce_max(fill, (0, 1)), [(0, 0, 0), (1, -1, 0)])
 
 
@@ -49,7 +49,7 @@ def _shifted_numpy(x: np.ndarray, fill: np.ndarray) -> np.ndarray:
 
 
 def _product(x: Any, y: Any) -> Any:
-    """x yᵀ x / 9, written with sums."""
+    """Compute x yᵀ x / 9, written with sums."""
     gram = lax.reduce_sum(lax.reshape(x, (2, 1, 3)) * lax.reshape(y, (1, 2, 3)), (2,))
     return lax.reduce_sum(lax.reshape(gram, (2, 2, 1)) * lax.reshape(x, (1, 2, 3)), (1,)) / 9.0
 
@@ -97,7 +97,7 @@ programs = st.lists(
 
 
 def run(steps: Sequence[Step], inputs: Sequence[Any], ours: bool) -> Any:
-    """The last value of a program."""
+    """Return the last value of a program."""
     values = list(inputs)
     for number, sources in steps:
         operation = OPERATIONS[number]

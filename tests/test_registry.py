@@ -55,7 +55,7 @@ def monitored_batching(result: set[str]) -> Iterator[None]:
 
 
 def primitives_of(function: Callable[..., Any], *args: Any) -> set[str]:
-    """The names of the primitives in a function's program, in the programs nested in it, and of those that `vmap` mapped away."""
+    """Return the names of the primitives in a function's program, in the programs nested in it, and of those that `vmap` mapped away."""
     results: set[str] = set()
     with monitored_batching(results):
         pending = [jit(function).lower(*args).jaxpr]

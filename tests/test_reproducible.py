@@ -73,7 +73,7 @@ def train(folder: Path, workers: int = 0, fatal_step: int = -1, hash_seed: int =
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every array of the last checkpoint, and the other values."""
+    """Return every array of the last checkpoint, and the other values."""
     checkpoints = io.Checkpointer(folder)
     assert checkpoints.latest_step() == EPOCHS * STEPS_PER_EPOCH
     file = io.open_safetensors(folder / f"step_{checkpoints.latest_step():010}.safetensors")

@@ -15,7 +15,7 @@ from volta_fn.source import SourceLocation, user_code_position, user_location
 
 
 def as_if_in(module, function):
-    """A function of the named module that calls `function`."""
+    """Return a function of the named module that calls `function`."""
     namespace = {"__name__": module, "function": function}
     exec("def inner():\n    return function()\n", namespace)
     return namespace["inner"]

@@ -54,7 +54,7 @@ def test_layers():
 
 
 def planted(slope: Any, curvature: Any = 1.0) -> Any:
-    """x² with derivatives that are off by those factors."""
+    """Compute x² with derivatives that are off by those factors."""
     square = vf.custom_jvp(lambda x: x * x)
 
     @vf.custom_jvp

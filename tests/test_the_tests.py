@@ -40,7 +40,7 @@ def registry() -> Iterator[None]:
 
 
 def sample_of(evaluate: Callable[..., Any], *derivatives: Callable[..., Any], oracle: Callable[..., Any] | None = None) -> Sample:
-    """The first sample of an elementwise primitive declared for the occasion, against what it should have been."""
+    """Return the first sample of an elementwise primitive declared for the occasion, against what it should have been."""
     function = elementwise("planted", evaluate, operands=dtypes.FLOATS, derivatives=derivatives)
     sample = next(iter(samples_of(function.primitive)))
     return Sample(sample.primitive, sample.function, sample.args, oracle or evaluate, dtypes=sample.dtypes)
@@ -67,7 +67,7 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) ->
 
 
 def vectors(**rules: Any) -> Sample:
-    """A sample of a linear primitive of vectors, with some rules exchanged for wrong ones."""
+    """Return a sample of a linear primitive of vectors, with some rules exchanged for wrong ones."""
     chosen = {"abstract": _abstract, "evaluate": _reverse_times_place, "batch": _batch, "transpose": _transpose, "views": False, **rules}
     linear_primitive("vectors", **chosen)
     return Sample(
@@ -108,7 +108,7 @@ def imprecise_in_float16() -> Sample:
 
 
 def slope_differs_in_programs() -> Sample:
-    """The derivative rule does something else in programs than eagerly."""
+    """Return a sample whose derivative rule does something else in programs than eagerly."""
     sample = sample_of(lambda x: x + x, lambda g, out, x: g + g)
     slope = lambda x: 2.0 if isinstance(x, ConcreteArray) else 2.02
     jvp_rules[PRIMITIVES["planted"]] = lambda primals, tangents: (primals[0] + primals[0], tangents[0] * slope(primals[0]))
@@ -172,7 +172,7 @@ def batched_result_misplaced() -> Sample:
 
 
 def derivative_batched_wrongly() -> Sample:
-    """Not batching the function itself goes wrong, but batching its derivative."""
+    """Return a sample that is batched right, but whose derivative is not."""
     vectors(batch=lambda axis, args, dims: (moveaxis(_batch(axis, args, dims)[0], 0, 1), 0))
     inner = PRIMITIVES["vectors"]
     outer = linear_primitive("outer", _abstract, _reverse_times_place, _outer_batch, None, False)

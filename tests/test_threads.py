@@ -21,7 +21,7 @@ THREADS, ROUNDS = 8, 1000
 
 
 def model(w: vf.Array, x: vf.Array) -> vf.Array:
-    """A scalar with some of everything: products, broadcasting, reductions, a nonlinearity."""
+    """Compute a scalar with some of everything: products, broadcasting, reductions, a nonlinearity."""
     return jnp.sum(jnp.tanh(x @ w) ** 2 / (1.0 + jnp.sum(x * x, axis=1, keepdims=True)))
 
 
@@ -65,14 +65,14 @@ def fingerprint(result: Any) -> list[bytes]:
 
 
 def one_thread_alone(args: tuple[vf.Array, vf.Array]) -> list[list[bytes]]:
-    """The fingerprint of each task, once its eager calls are the programs that they become when repeated, with other last digits."""
+    """Return the fingerprint of each task, once its eager calls are the programs that they become when repeated, with other last digits."""
     for task in TASKS * 5:
         task(*args)
     return [fingerprint(task(*args)) for task in TASKS]
 
 
 def in_threads(work: Callable[[int], Any]) -> list[Any]:
-    """The results of `work(0)`, …, each in a thread of its own, all starting at once."""
+    """Return the results of `work(0)`, …, each in a thread of its own, all starting at once."""
     barrier = threading.Barrier(THREADS)
 
     def start(number: int) -> Any:

@@ -29,7 +29,7 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def folder_of(chosen: Path | None, profile: Path, monkeypatch: pytest.MonkeyPatch) -> Path | None:
-    """The cache folder of a user with that profile."""
+    """Return the cache folder of a user with that profile."""
     monkeypatch.setattr(Path, "home", lambda: profile)
     monkeypatch.setenv("LOCALAPPDATA", str(profile / "AppData" / "Local"))
     if chosen is None:

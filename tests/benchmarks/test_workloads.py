@@ -35,7 +35,7 @@ FOR_JAX = [
 
 
 def results(workload: Workload, framework: str) -> list[object]:
-    """Of three calls at the tiny size."""
+    """Return the results of three calls at the tiny size."""
     call = contestant(framework, workload.case(quick=True)).call
     return [map_arrays(np.array, arrays_in(call())) for _ in range(3)]
 

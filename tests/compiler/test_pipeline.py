@@ -80,7 +80,7 @@ steps = st.lists(st.tuples(st.integers(0, len(ALL) - 1), st.tuples(st.integers(0
 
 
 def run(chosen: list[Any], inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """All values of a program whose steps apply operations to earlier values; the last three are its outputs."""
+    """Return all values of a program whose steps apply operations to earlier values; the last three are its outputs."""
     values = list(inputs)
     for number, sources in chosen:
         operation = ALL[number]
@@ -89,7 +89,7 @@ def run(chosen: list[Any], inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def edge_values(seed: int, dtype: Any) -> list[np.ndarray]:
-    """Two arrays of which about half the elements are zeros, infinities, NaN and their like."""
+    """Return two arrays of which about half the elements are zeros, infinities, NaN and their like."""
     rng = np.random.default_rng(seed)
     plain, mask = drawn(seed, 2, dtype), rng.random((2, *SHAPE)) < 0.5
     return [np.where(m, rng.choice(special(dtype), SHAPE), p) for m, p in zip(mask, plain, strict=True)]

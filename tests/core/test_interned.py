@@ -56,7 +56,7 @@ def finalized(value: Value) -> Callable[[], object]:
 
 @contextmanager
 def calls() -> Iterator[list[str]]:
-    """The functions of Python that are called."""
+    """List the functions of Python that are called."""
     called: list[str] = []
     sys.setprofile(lambda frame, event, argument: called.append(frame.f_code.co_name) if event == "call" else None)
     try:

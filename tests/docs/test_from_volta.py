@@ -20,7 +20,7 @@ ROWS = [line for line in PAGE.splitlines() if line.startswith("|") and not set(l
 
 
 def resolve(name: str) -> Any:
-    """What a dotted name stands for, `vf` being the package."""
+    """Return the object that a dotted name stands for, `vf` being the package."""
     value: Any = vf
     for part in name.split(".")[1:]:
         value = getattr(value, part)
@@ -28,7 +28,7 @@ def resolve(name: str) -> Any:
 
 
 def exists(path: str) -> bool:
-    """Whether there is such a file or folder, and in it a test of the name after "::"."""
+    """Return True if there is such a file or folder, and in it a test of the name after "::"."""
     file, _, test = path.partition("::")
     return (ROOT / file).exists() and (not test or f"\ndef {test}(" in (ROOT / file).read_text())
 

@@ -19,12 +19,12 @@ from tests.data_files import ROOT, data_dir
 
 
 def arguments(out: Path) -> list[str]:
-    """The command line of a quick version."""
+    """Return the command line of a quick version."""
     return ["--quick", "--out", str(out)]
 
 
 def assert_picture(path: Path, rows: int, columns: int) -> None:
-    """A PNG file with a grid of images that are not all the same."""
+    """Check that a file is a PNG with a grid of images that are not all the same."""
     pixels = matplotlib.image.imread(path)
     height, width = pixels.shape[0] // rows, pixels.shape[1] // columns
     parts = [pixels[i * height : (i + 1) * height, j * width : (j + 1) * width] for i in range(rows) for j in range(columns)]

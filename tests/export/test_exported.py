@@ -325,7 +325,7 @@ FORGED: dict[str, tuple[tuple[Any, ...], Any]] = {
 
 
 def parameters_of(jaxpr: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The primitives of a program that files may have, with their parameters."""
+    """Yield the primitives of a program that files may have, with their parameters."""
     for eqn in jaxpr.eqns:
         if not eqn.primitive.effectful and eqn.primitive.expand is None and eqn.primitive.name not in ("pure_callback", "checkpoint"):
             yield eqn.primitive, eqn.params

@@ -50,7 +50,7 @@ def _dropped_axis() -> Planting:
 
 
 def _early_overwrite() -> Planting:
-    """A result lies in the memory of an operand that is read elsewhere, too."""
+    """Let a result lie in the memory of an operand that is read elsewhere, too."""
 
     def overwritable_inputs(target: Any, kernel: Any, output: int) -> list[int]:
         result = kernel.outputs[output]
@@ -60,7 +60,7 @@ def _early_overwrite() -> Planting:
 
 
 def _placed_as_a_product() -> Planting:
-    """A result lies where a product's routine could store it, in a kernel that is a product, whatever routine it gets."""
+    """Let a result lie where a product's routine could store it, in a kernel that is a product, whatever routine it gets."""
 
     def overwritable_inputs(target: Any, kernel: Any, output: int) -> tuple[int, ...]:
         return accumulators(kernel, output) if contraction_of(kernel) is not None else overwritable(kernel, output)
@@ -69,24 +69,24 @@ def _placed_as_a_product() -> Planting:
 
 
 def _whole_last_vector() -> Planting:
-    """The last vector of an axis is stored in full."""
+    """Store the last vector of an axis in full."""
     real = emit_values.VectorAxis
     return patch.object(rows, "VectorAxis", lambda axis, lanes, valid=None: real(axis, lanes, None))
 
 
 def _lost_remainder() -> Planting:
-    """The last chunk of an axis has no task if it is smaller than the others."""
+    """Give the last chunk of an axis no task if it is smaller than the others."""
     return patch.object(schedule.Grid, "chunks", property(lambda grid: max(1, grid.size // grid.chunk)))
 
 
 def _wrong_mask() -> Planting:
-    """A known mask has a lane too few."""
+    """Let a constant mask have a lane too few."""
     real = memory.first_of
     return patch.object(memory, "first_of", lambda count, lanes: real(max(count - 1, 1), lanes))
 
 
 def _wrong_segment() -> Planting:
-    """A condition holds for one index more than it should."""
+    """Let a condition hold for one index more than it should."""
     real = Range.interval
 
     def interval(condition: Range, size: int) -> tuple[int, int]:
@@ -109,13 +109,13 @@ def _wrong_identity() -> Planting:
 
 
 def _unordered_extremes() -> Planting:
-    """The last of equal extremes is taken where rows are transposed."""
+    """Take the last of equal extremes where rows are transposed."""
     real = rows.Accumulator
     return patch.object(rows, "Accumulator", lambda node, dtype, f, ordered: real(node, dtype, f))
 
 
 def _not_reversed() -> Planting:
-    """A vector that is read backwards is left as it is."""
+    """Leave a vector that is read backwards as it is."""
     real = memory.shuffled
 
     def shuffled(f: Any, x: Any, order: Sequence[int], other: Any = None) -> Any:
@@ -125,13 +125,13 @@ def _not_reversed() -> Planting:
 
 
 def _vector_for_one() -> Planting:
-    """What all lanes share is stored by all of them."""
+    """Let all lanes store what they share."""
     real = emit_values.shuffled
     return patch.object(emit_values, "shuffled", lambda f, x, order: x if [*order] == [0] else real(f, x, order))
 
 
 def _wrong_strip() -> Planting:
-    """An epilogue reads the sums of the next column."""
+    """Let an epilogue read the sums of the next column."""
     real = epilogues.FusedEpilogue._base
 
     def base(self: Any, f: Any, strip: Any) -> Value:
@@ -141,7 +141,7 @@ def _wrong_strip() -> Planting:
 
 
 def _short_block() -> Planting:
-    """A block of a sum that has several lacks its last term."""
+    """Drop the last term of a block of a sum that has several."""
     real = gemm.Gemm._block
 
     def block(self: Any, f: Any, number: Value) -> tuple[Value, Value]:
@@ -152,7 +152,7 @@ def _short_block() -> Planting:
 
 
 def _first_partial_result() -> Planting:
-    """A sum adds up the first chunk's partial results only."""
+    """Add up the first chunk's partial results only."""
     real = _MACHINE_CODE.SplitReduction.chunk_result
 
     def chunk_result(self: Any, dtype: Any, number: int) -> Any:
@@ -179,19 +179,19 @@ def _missing_barrier() -> Planting:
 
 
 def _lost_lanes() -> Planting:
-    """The last group of lanes is lost if it is not full."""
+    """Lose the last group of lanes if it is not full."""
     real = linear_index.AxisSpan.lane_groups.fget  # type: ignore[attr-defined]
     return patch.object(linear_index.AxisSpan, "lane_groups", property(lambda span: max(1, real(span) - (span.total % span.lanes != 0))))
 
 
 def _clamped_square() -> Planting:
-    """The last row of a square is the one before."""
+    """Take the last but one row of a square for its last."""
     real = squares._Squares.within
     return patch.object(squares._Squares, "within", lambda self, number, count, axis: real(self, number, max(count - 1, 1), axis))
 
 
 def _lost_stores() -> Planting:
-    """Of stores that are steps of their own, the last is forgotten."""
+    """Forget the last of several stores that are steps of their own."""
     real = _SHADERS.elementwise_steps
     return patch.object(_SHADERS, "elementwise_steps", lambda *args: real(*args)[:-1] or real(*args))
 

@@ -40,14 +40,14 @@ class Residual(NamedTuple):
 
 
 def epsilon(dtype: Any, *, summed: bool = False) -> float:
-    """The distance of 1 from the next number, in a dtype or in that of its sums."""
+    """Return the distance of 1 from the next number, in a dtype or in that of its sums."""
     dtype = np.dtype(dtype)
     dtype = dtypes.real_dtype(dtype) if dtype in dtypes.COMPLEX else dtype
     return float(ml_dtypes.finfo(dtypes.accumulator(dtype) if summed else dtype).eps)
 
 
 def wanted(problem: Problem, inputs: list[np.ndarray]) -> list[Want] | Residual:
-    """What a problem's results must be."""
+    """Return what a problem's results must be."""
     name = problem.name.removeprefix("wrapped_")
     if name != problem.name:
         numbers = problem.params["dimension_numbers"]
@@ -75,7 +75,7 @@ def wanted(problem: Problem, inputs: list[np.ndarray]) -> list[Want] | Residual:
 
 
 def _evaluated(name: str, inputs: list[np.ndarray], params: dict[str, Any]) -> list[np.ndarray]:
-    """What the primitive's NumPy function gives."""
+    """Return the results of the primitive's NumPy function."""
     evaluate = evaluation_of(PRIMITIVES[name])
     assert evaluate is not None
     with np.errstate(all="ignore"):
@@ -88,7 +88,7 @@ def _wide(x: np.ndarray) -> np.ndarray:
 
 
 def _sizes(x: np.ndarray) -> np.ndarray:
-    """The absolute values; 0 of what is not finite, which makes no rounding."""
+    """Return the absolute values; 0 for those that are not finite, which make no rounding error."""
     size = np.abs(_wide(x))
     return np.where(np.isfinite(size), size, 0.0)
 
@@ -98,7 +98,7 @@ def _are_small(problem: Problem) -> bool:
 
 
 def _bounded(value: np.ndarray, scale: np.ndarray, terms: int, dtype: np.dtype, exact: bool) -> Want:
-    """The bound of sums of so many terms, whose absolute values add up to `scale`.
+    """Return the bound of sums of so many terms, whose absolute values add up to `scale`.
 
     Errors of terms add up as a random walk does, at most; small integers are exact up to the bits of a sum.
     """
@@ -229,7 +229,7 @@ _Errors = list[tuple[str, float, float]]
 
 
 def _unit(problem: Problem) -> float:
-    """An eps for each row."""
+    """Return an eps for each row."""
     shape = problem.operands[0].shape
     return 40 * epsilon(problem.avals[0].dtype) * max(1, *shape[-2:])
 
@@ -351,7 +351,7 @@ _RESIDUALS: dict[str, Callable[[Problem, list[np.ndarray], list[np.ndarray]], _E
 
 
 def difference(problem: Problem, want: list[Want] | Residual, results: list[np.ndarray]) -> str | None:
-    """What is wrong with results; None if nothing is."""
+    """Say what is wrong with results; return None if nothing is."""
     for number, (x, (shape, dtype)) in enumerate(zip(results, problem.outputs, strict=True)):
         if x.dtype == np.bool_ and (x.view(np.uint8) > 1).any():
             return f"result {number}: a byte of a bool that is neither 0 nor 1"

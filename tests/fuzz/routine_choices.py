@@ -56,19 +56,19 @@ DEFAULT = Choice("as chosen", {})
 
 
 def each(module: str, **constants: Sequence[Any]) -> list[Choice]:
-    """For each constant of a module each value, the others being what they are."""
+    """Return the choices of each value of each constant of a module, the other constants being what they are."""
     short = module.rpartition(".")[2]
     return [Choice(f"{short}.{name}={value}", {f"{module}:{name}": value}) for name, some in constants.items() for value in some]
 
 
 def together(label: str, *others: dict[str, Any], **modules: dict[str, Any]) -> Choice:
-    """A choice of several constants, by module; underscores between words of a module's path are dots if they are double."""
+    """Return a choice of several constants, by module; underscores between words of a module's path are dots if they are double."""
     changes = {f"{module.replace('__', '.')}:{name}": value for module, some in modules.items() for name, value in some.items()}
     return Choice(label, {k: v for other in others for k, v in other.items()} | changes)
 
 
 def nth(label: str, k: int, name: str, options: Callable[..., Sequence[Any]], others: dict[str, Any]) -> Choice:
-    """The choice in which a function gives the k-th of some options, which are made of its arguments; and `others`."""
+    """Return the choice in which a function gives the k-th of some options, which are made of its arguments, and `others`."""
 
     def chosen(*args: Any, **kwargs: Any) -> Any:
         chosen.consulted = True  # type: ignore[attr-defined]
@@ -81,12 +81,12 @@ def nth(label: str, k: int, name: str, options: Callable[..., Sequence[Any]], ot
 
 
 def constant(value: Any) -> Callable[..., Any]:
-    """A function that gives the same whatever its arguments are."""
+    """Return a function that gives the same whatever its arguments are."""
     return lambda *args, **kwargs: value
 
 
 def alternatives(choices: Choices, routines_for: Callable[[Choice], list[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
-    """The routines that choices make, equal ones once; an exception in place of one that cannot be generated."""
+    """Yield the routines that choices make, equal ones once; an exception in place of one that cannot be generated."""
     seen: set[Any] = set()
     for entry in [DEFAULT, *choices]:
         for choice in [entry] if isinstance(entry, Choice) else map(entry.choice, itertools.count()):
@@ -106,13 +106,13 @@ def alternatives(choices: Choices, routines_for: Callable[[Choice], list[tuple[s
 
 
 def forced(families: dict[str, Choices]) -> set[str]:
-    """The attributes that some choice replaces."""
+    """Return the attributes that some choice replaces."""
     some = [c if isinstance(c, Choice) else c.choice(0) for choices in families.values() for c in choices]
     return {name for choice in some for name in choice.changes}
 
 
 def constants(target: str, folders: Sequence[str]) -> set[str]:
-    """The numbers that modules in some folders of a target name, as choices do."""
+    """Return the numbers that modules in some folders of a target name, as choices do."""
     root = Path(importlib.import_module(f"volta_fn.targets.{target}").__file__ or "").parent
     results = set()
     for path in sorted(path for folder in folders for path in [*root.glob(f"{folder}.py"), *(root / folder).rglob("*.py")]):

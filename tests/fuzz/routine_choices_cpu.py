@@ -35,7 +35,7 @@ _MANY_ROWS = {"_FEW": 0, "_PANELS": 1, "_NEAR_BYTES": 0}
 
 
 def _tile(k: int) -> Choice:
-    """The k-th register tile of products: the largest ones, and those of a row less."""
+    """Return the k-th register tile of products: the largest ones, and those of a row less."""
 
     def options() -> list[dict[int, int]]:
         shapes = list(tile_shapes().items())
@@ -45,7 +45,7 @@ def _tile(k: int) -> Choice:
 
 
 def _packing(number: int, in_place: bool) -> Choice:
-    """How rows are packed (not, by tasks, ahead), and whether columns are read in place, as far as operands can be."""
+    """Return the choice of how rows are packed (not, by tasks, ahead), and whether columns are read in place, as far as operands can be."""
 
     def rows(module: Any) -> Any:
         none, task, ahead = module.Packing
@@ -85,7 +85,7 @@ _SMALL_BLOCKS = {
 
 
 def _algorithm(k: int, label: str = "algorithm", others: Mapping[str, Any] = MappingProxyType({})) -> Choice:
-    """The k-th algorithm of a convolution."""
+    """Return the k-th algorithm of a convolution."""
     changes = {
         "convolution:algorithms": Replacement(lambda module: functools.partial(module.algorithms, slow=True)),
         "convolution:_by_spectra": constant(False),
@@ -235,7 +235,10 @@ NO_CHOICES = {
 
 
 def routines(problem: Problem) -> Iterator[tuple[str, Any]]:
-    """The routines of a problem, each by the choice that first gives it; None: NumPy computes it; an exception: none could be generated."""
+    """Yield the routines of a problem, each with the choice that first gives it.
+
+    None stands for NumPy, an exception for a routine that could not be generated.
+    """
 
     def routines_for(choice: Choice) -> list[tuple[str, Any]]:
         maker = ROUTINES.get(problem.name)

@@ -29,18 +29,18 @@ _BRIEF = {f"attention.blocks:{name}": getattr(attention_schedule, name)._replace
 
 
 def _schedules(c: Any, work: Any, device: TargetCapabilities, deferred_work: int = 0) -> list[Any]:
-    """Of all tiles and splits, and all variations of the first, one in eight: others for products of other sizes."""
+    """List one in eight of all tiles and splits, and of all variations of the first: others for products of other sizes."""
     some = products.candidates(c, work, device, 1000, deferred_work)
     return (some + products.variations(some[0], work, device))[(c.m + 3 * c.n + 5 * c.k) % 8 :: 8]
 
 
 def _unless_empty(c: Any) -> bool:
-    """Whether a product has results and terms: nothing divides others."""
+    """Return True if a product has results and terms: nothing divides others."""
     return bool(c.batch * c.m * c.n * c.k)
 
 
 def _schedule(k: int, others: Mapping[str, Any] = MappingProxyType({})) -> Choice:
-    """The k-th schedule of a product."""
+    """Return the k-th schedule of a product."""
     tiled = {f"matmul.contract:{name}": constant(False) for name in ("is_of_few_terms", "is_of_few_results", "is_thin")}
     return nth("schedule", k, "matmul.contract:choose", _schedules, tiled | dict(others))
 
@@ -126,7 +126,7 @@ NO_CHOICES = {
 
 @functools.cache
 def devices() -> list[tuple[str, TargetCapabilities]]:
-    """What shaders may use: what every device has, what this one has, and that with subgroups of one known width.
+    """List the capabilities that shaders may use: every device's, this one's, and those with subgroups of one constant width.
 
     How the device computes is no choice: where it flushes subnormal numbers, shaders must know.
     """
@@ -137,9 +137,10 @@ def devices() -> list[tuple[str, TargetCapabilities]]:
 
 
 def routines(problem: Problem) -> Iterator[tuple[str, Any]]:
-    """The routines of a problem, each by the choice that first gives it; None: NumPy computes it; an exception: none could be generated.
+    """Yield the routines of a problem, each with the choice that first gives it.
 
-    What is chosen is tried with all that devices can do, every other choice with one of these in turn.
+    None stands for NumPy, an exception for a routine that could not be generated. What is chosen is tried with all that devices can do,
+    every other choice with one of these in turn.
     """
 
     def routines_for(choice: Choice) -> list[tuple[str, Any]]:
@@ -155,5 +156,5 @@ def routines(problem: Problem) -> Iterator[tuple[str, Any]]:
 
 
 def _wide_dtypes(problem: Problem) -> set[np.dtype]:
-    """The dtypes that runtimes refuse on devices without them."""
+    """Return the dtypes that runtimes refuse on devices without them."""
     return {d for d in (*[a.dtype for a in problem.avals], *[d for _, d in problem.outputs]) if d.itemsize in (8, 16)}

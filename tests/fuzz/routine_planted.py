@@ -31,7 +31,7 @@ class Planted(NamedTuple):
 
 
 def _module(name: str) -> Any:
-    """A module of the targets; packages have functions of the same names."""
+    """Return a module of the targets; packages have functions of the same names."""
     return load(f"volta_fn.targets.{name}")
 
 

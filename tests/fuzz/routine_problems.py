@@ -81,7 +81,7 @@ class Problem(NamedTuple):
         return [(r.shape, r.dtype) for r in (result if isinstance(result, tuple | list) else (result,))]
 
     def inputs(self) -> list[np.ndarray]:
-        """The operands' elements."""
+        """Return the operands' elements."""
         results = [values(operand) for operand in self.operands]
         if self.name == "attention_gradient_routine":
             evaluate = attention_routine_p.evaluate
@@ -98,7 +98,7 @@ class Problem(NamedTuple):
 
 
 def problem(text: str) -> Problem:
-    """The problem of an expression."""
+    """Return the problem of an expression."""
     names = {
         "Problem": Problem,
         "Operand": Operand,
@@ -112,7 +112,7 @@ def problem(text: str) -> Problem:
 
 
 def text_of(it: Problem) -> str:
-    """The expression of a problem."""
+    """Return the expression of a problem."""
     text = repr(it)
     for mode in GatherScatterMode:
         text = text.replace(repr(mode), f"MODE.{mode.name}")
@@ -122,7 +122,7 @@ def text_of(it: Problem) -> str:
 
 
 def dtypes_named(params: dict[str, Any]) -> list[str]:
-    """The names of the dtypes among parameters."""
+    """Return the names of the dtypes among parameters."""
     return [value.name for value in params.values() if isinstance(value, np.dtype)]
 
 
@@ -138,7 +138,7 @@ def _reflecting(vectors: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 
 def values(operand: Operand) -> np.ndarray:
-    """The elements of an operand.
+    """Return the elements of an operand.
 
     Kinds: `small` integers, whose sums are exact in every dtype of sums; `normal` numbers; `special` ones, with NaN, infinities and zeros
     of both signs; `ends`, special ones with the greatest, the least and subnormal numbers; `few` different ones; `signs`; `near` one, and
@@ -204,12 +204,12 @@ def _definite(rng: Rng, shape: Shape, dtype: np.dtype) -> np.ndarray:
 
 
 def pick(rng: Rng, options: Sequence[Any]) -> Any:
-    """One of some options."""
+    """Return one of some options."""
     return options[int(rng.integers(len(options)))]
 
 
 def size_of(rng: Rng, most: int) -> int:
-    """A size, at most `most`: as often one of the few as one of the many."""
+    """Draw a size, at most `most`: as often one of the few as one of the many."""
     fitting = [n for n in SIZES if n <= most]
     few = [n for n in fitting if 0 < n <= 5]
     if rng.random() < 0.03:
@@ -218,7 +218,7 @@ def size_of(rng: Rng, most: int) -> int:
 
 
 def shape_of(rng: Rng, rank: int, room: int) -> Shape:
-    """A shape of at most `room` elements: axes in any order, the largest one first drawn."""
+    """Return a shape of at most `room` elements: axes in any order, the largest one first drawn."""
     sizes: list[int] = []
     for _ in range(rank):
         sizes.append(size_of(rng, max(1, room // max(1, math.prod(sizes)))))
@@ -226,12 +226,12 @@ def shape_of(rng: Rng, rank: int, room: int) -> Shape:
 
 
 def operand(rng: Rng, shape: Shape, dtype: str, kinds: Sequence[str] = ("small", "normal")) -> Operand:
-    """An operand of one of some kinds."""
+    """Return an operand of one of some kinds."""
     return Operand(tuple(int(n) for n in shape), dtype, pick(rng, kinds), int(rng.integers(1 << 16)))
 
 
 def cumulative(rng: Rng, room: int) -> Problem:
-    """A cumulative operation."""
+    """Return a cumulative operation."""
     name = pick(rng, ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"])
     dtype = pick(rng, {"cumsum": ALL[1:], "cumprod": ALL[1:], "cumlogsumexp": FLOATS}.get(name, REALS))
     kinds = {"cumsum": ("small", "normal", "special"), "cumprod": ("signs", "near", "special"), "cumlogsumexp": ("normal", "special")}
@@ -243,7 +243,7 @@ def cumulative(rng: Rng, room: int) -> Problem:
 
 
 def sorts(rng: Rng, room: int) -> Problem:
-    """A sort of one to three operands."""
+    """Return a sort of one to three operands."""
     shape = shape_of(rng, int(rng.integers(1, 4)), room)
     count = pick(rng, [1, 1, 2, 2, 3])
     some = tuple([operand(rng, shape, pick(rng, ALL), ("few", "special", "ends", "normal")) for _ in range(count)])
@@ -255,7 +255,7 @@ def sorts(rng: Rng, room: int) -> Problem:
 
 
 def top_k(rng: Rng, room: int) -> Problem:
-    """The greatest k."""
+    """Return the greatest k."""
     shape = shape_of(rng, int(rng.integers(1, 4)), room)
     axis = int(rng.integers(len(shape)))
     k = pick(rng, [n for n in (0, 1, 2, 3, 5, 8, 16, 17, 127, 128, 129, 1024, shape[axis] // 2, shape[axis]) if n <= shape[axis]])
@@ -265,7 +265,7 @@ def top_k(rng: Rng, room: int) -> Problem:
 
 
 def window_geometry(rng: Rng, room: int) -> tuple[Shape, dict[str, Any]]:
-    """A shape, and windows on it."""
+    """Return a shape, and windows on it."""
     while True:
         rank = int(rng.integers(1, 5))
         shape = shape_of(rng, rank, room)
@@ -286,7 +286,7 @@ def window_geometry(rng: Rng, room: int) -> tuple[Shape, dict[str, Any]]:
 
 
 def windows(rng: Rng, room: int) -> Problem:
-    """A reduction of windows, or a tangent or cotangent of pooling."""
+    """Return a reduction of windows, or a tangent or cotangent of pooling."""
     shape, params = window_geometry(rng, room // 4 if rng.integers(4) else room)
     name = pick(rng, ["reduce_window_sum", "reduce_window_max", "reduce_window_min", "select_and_gather_add", "select_and_scatter_add"])
     if name == "reduce_window_sum":
@@ -303,7 +303,7 @@ def windows(rng: Rng, room: int) -> Problem:
 
 
 def _indexing(rng: Rng, room: int) -> tuple[Shape, Shape, GatherDimensionNumbers, Shape, Shape]:
-    """The shapes of an operand and of indices, dimension numbers, window sizes, and the windows' shape among the batch."""
+    """Return the shapes of an operand and of indices, dimension numbers, window sizes, and the windows' shape among the batch."""
     rank, batch_rank = int(rng.integers(1, 4)), int(rng.integers(0, 3))
     shape = shape_of(rng, rank, room)
     dims = rng.permutation(rank).tolist()
@@ -337,7 +337,7 @@ def _indices(rng: Rng, shape: Shape, addressed: Sequence[int], of: Shape) -> Ope
 
 
 def gathers(rng: Rng, room: int) -> Problem:
-    """A gather, in every mode."""
+    """Return a gather, in every mode."""
     shape, indices, numbers, sizes, _ = _indexing(rng, room)
     dtype = pick(rng, (*ALL, *STORAGE))
     fill = pick(rng, [None, None, 0, 1])
@@ -350,7 +350,7 @@ def gathers(rng: Rng, room: int) -> Problem:
 
 
 def scatters(rng: Rng, room: int) -> Problem:
-    """A scatter of any kind, with indices that are equal, negative and out of range."""
+    """Return a scatter of any kind, with indices that are equal, negative and out of range."""
     shape, indices, n, _, updates = _indexing(rng, room)
     name = pick(rng, ["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max"])
     dtype = pick(rng, {"scatter": (*ALL, *STORAGE), "scatter_add": ALL[1:], "scatter_mul": ALL[1:]}.get(name, REALS))
@@ -375,12 +375,12 @@ def scatters(rng: Rng, room: int) -> Problem:
 
 
 def _is_row(shape: Shape, n: GatherDimensionNumbers, updates: Shape, indices: Shape) -> bool:
-    """Whether windows are one element long along the dimension that indices address."""
+    """Return True if windows are one element long along the dimension that indices address."""
     return n.start_index_map[0] in n.collapsed_slice_dims and len(indices) > 1
 
 
 def dynamic_slices(rng: Rng, room: int) -> Problem:
-    """A block read or replaced."""
+    """Return a problem that reads or replaces a block."""
     shape = shape_of(rng, int(rng.integers(1, 5)), room)
     sizes = tuple(pick(rng, [n, n // 2, min(n, 1), max(n - 1, 0), min(n, 17)]) for n in shape)
     dtype, index = pick(rng, (*ALL, *STORAGE)), pick(rng, INTEGERS)
@@ -397,7 +397,7 @@ def dynamic_slices(rng: Rng, room: int) -> Problem:
 
 
 def products(rng: Rng, room: int) -> Problem:
-    """A product: axes of both operands in any order, batch axes of any size, several contracted and free ones."""
+    """Return a product: axes of both operands in any order, batch axes of any size, several contracted and free ones."""
     dtype = pick(rng, ("bool", *ALL))
     counts = [pick(rng, options) for options in ([0, 0, 1, 2], [0, 1, 1, 2], [0, 1, 1, 2], [0, 1, 1, 1, 2])]
     batch, left, right = ([size_of(rng, 9) for _ in range(c)] for c in counts[:3])
@@ -433,7 +433,7 @@ def products(rng: Rng, room: int) -> Problem:
 
 
 def quantized_products(rng: Rng, room: int) -> Problem:
-    """A product of few rows with a quantised matrix: groups of all sizes that layers have, and one for a whole row."""
+    """Return a product of few rows with a quantised matrix: groups of all sizes that layers have, and one for a whole row."""
     scheme, lead = pick(rng, list(CODES)), pick(rng, [(), (), (), (2,)])
     size = pick(rng, [1, 5, 31, 32, 33, 64, 70, 96, 100, 127, 128, 160, 256, 300, 576, 1000])
     group = pick(rng, [size, *[n for n in (16, BLOCK, 64, 96, 128, 256) if n < size and (scheme in ("int8", "fp8") or n % BLOCK == 0)]])
@@ -454,7 +454,7 @@ def quantized_products(rng: Rng, room: int) -> Problem:
 
 
 def convolutions(rng: Rng, room: int) -> Problem:
-    """A convolution of any form, of which some are those of layers and of their gradients."""
+    """Return a convolution of any form, of which some are those of layers and of their gradients."""
     while True:
         rank = pick(rng, [0, 1, 2, 2, 2, 2, 3])
         rare, side = [1, 1, 1, 2, 3], pick(rng, [5, 9, 17, 33])
@@ -497,7 +497,7 @@ def _placed(sizes: Shape, spec: Shape) -> Shape:
 
 
 def transforms(rng: Rng, room: int) -> Problem:
-    """A Fourier transform along an axis."""
+    """Return a Fourier transform along an axis."""
     kind = pick(rng, ["FFT", "IFFT", "RFFT", "IRFFT"])
     length = pick(
         rng, [n for n in (*SIZES[1:], 6, 12, 30, 35, 60, 97, 120, 211, 360, 1000, 1155, 2048, 8192, 34 * 127) if n <= max(2, room)]
@@ -511,7 +511,7 @@ def transforms(rng: Rng, room: int) -> Problem:
 
 
 def factorisations(rng: Rng, room: int) -> Problem:
-    """A factorisation, or a triangular solve."""
+    """Return a factorisation, or a triangular solve."""
     name = pick(rng, ["cholesky", "cholesky_panel", "triangular_solve", "lu", "qr", "eigh", "svd"])
     most = min(room, 1 << 14)
     n = pick(rng, [k for k in (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100) if k * k <= most])
@@ -534,7 +534,7 @@ def factorisations(rng: Rng, room: int) -> Problem:
 
 
 def paddings(rng: Rng, room: int) -> Problem:
-    """A padding, between elements, too, and by less than nothing."""
+    """Return a padding, between elements, too, and by less than nothing."""
     while True:
         shape = shape_of(rng, int(rng.integers(1, 5)), room // 4)
         config = tuple([(int(rng.integers(-2, 4)), int(rng.integers(-2, 4)), pick(rng, [0, 0, 1, 2])) for _ in shape])
@@ -582,7 +582,7 @@ def attention(rng: Rng, room: int) -> Problem:
 
 
 def condensed(rng: Rng, room: int) -> Problem:
-    """A reduction to a condensed form, general eigenvalues, or what goes with them."""
+    """Return a reduction to a condensed form, general eigenvalues, or what goes with them."""
     name = pick(rng, ["eig", "hessenberg", "schur", "tridiagonal", "householder_product", "tridiagonal_solve"])
     n = pick(rng, [k for k in (0, 1, 2, 3, 4, 5, 8, 17, 33, 65, 100) if k * k <= room])
     stack = shape_of(rng, int(rng.integers(0, 3)), max(1, min(room, 1 << 13) // max(1, n * n)))

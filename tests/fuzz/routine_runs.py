@@ -35,7 +35,7 @@ class Placement(NamedTuple):
 
 
 def placements(place: int | None, shift: int) -> Iterator[Placement]:
-    """The ways in which a routine is run: all must give the same bits."""
+    """Yield the ways in which a routine is run: all must give the same bits."""
     yield Placement(at_page=True)
     yield Placement(0, "reversed")
     yield Placement(shift, "threads")
@@ -47,7 +47,10 @@ def placements(place: int | None, shift: int) -> Iterator[Placement]:
 def run_on_cpu(
     routine: Routine, inputs: Sequence[np.ndarray], outputs: Sequence[tuple[tuple[int, ...], Any]], how: Placement = Placement()
 ) -> list[np.ndarray]:
-    """The results of a routine. Fails if it changed an operand, or a byte next to a buffer; reading beyond a page ends the process."""
+    """Return the results of a routine.
+
+    Fail if it changed an operand, or a byte next to a buffer; reading beyond a page ends the process.
+    """
 
     def displaced(size: int, dtype: Any, filling: int) -> Guarded:
         return Guarded(size, how.shift * _alignment(np.dtype(dtype)), filling)
@@ -80,7 +83,7 @@ def run_on_cpu(
 
 
 def _alignment(dtype: np.dtype) -> int:
-    """The bytes to which NumPy aligns elements."""
+    """Return the bytes to which NumPy aligns elements."""
     return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
 
 

@@ -86,7 +86,7 @@ def _run_cpu(problem: Problem, routine: object, inputs: list[np.ndarray], want: 
 def faults(
     problem: Problem, target: str, tally: Tally | None = None, label: str | None = None, end: float = float("inf")
 ) -> Iterator[Fault]:
-    """What is wrong with a problem's routines, until a time; only with those of a label, if there is one.
+    """Yield what is wrong with a problem's routines, until a time; only with those of a label, if there is one.
 
     On a GPU large problems are only computed as chosen: one in software takes minutes for what is divided in the wrong way.
     """
@@ -123,7 +123,7 @@ def faults(
 
 
 def smallest(fault: Fault, family: str, seconds: float = 20.0) -> Fault:
-    """The fault of a smaller problem: of one with shorter axes, or of the smallest of some random ones."""
+    """Return the fault of a smaller problem: of one with shorter axes, or of the smallest of some random ones."""
     rng, end = np.random.default_rng(1), time.monotonic() + seconds
     if fault.target == "numpy":
         return fault
@@ -146,7 +146,7 @@ def _unless_late(end: float, problem: Problem, like: Fault) -> Iterator[Fault]:
 
 
 def _shorter(problem: Problem) -> Iterator[Problem]:
-    """The problem with one axis shorter, if its operands and results have one shape."""
+    """Yield the problem with one axis shorter, if its operands and results have one shape."""
     shape = problem.operands[0].shape
     alike = all(o.shape == shape for o in problem.operands) and all(s == shape for s, _ in problem.outputs)
     if not alike or problem.name in ("dot_general", "fft"):
@@ -159,7 +159,7 @@ def _shorter(problem: Problem) -> Iterator[Problem]:
 
 
 def drawn(family: str, seed: int | np.random.Generator, room: int) -> Problem:
-    """A problem of a family that the primitive accepts."""
+    """Return a problem of a family that the primitive accepts."""
     rng = np.random.default_rng([seed, 3]) if isinstance(seed, int) else seed
     while True:
         problem = FAMILIES[family](rng, room)

@@ -46,7 +46,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def only(check: Crosscheck) -> Miscompilation:
-    """The one stage that is to blame, where each equation by itself is right."""
+    """Return the one stage that is to blame, where each equation by itself is right."""
     assert not check and not check.differences, check
     (wrong,) = check.miscompilations
     assert wrong.stage in str(check) and "differs from its equations" in str(check)
@@ -54,7 +54,7 @@ def only(check: Crosscheck) -> Miscompilation:
 
 
 def lines_of(wrong: Miscompilation, function: Callable[..., Any]) -> set[int]:
-    """The lines of a function that are blamed, counted from its own."""
+    """Return the lines of a function that are blamed, counted from its own."""
     return {x.lineno - function.__code__.co_firstlineno for x in wrong.locations if x.function == function.__qualname__}
 
 

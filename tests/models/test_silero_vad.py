@@ -30,7 +30,7 @@ class SileroVAD(nn.Module):
 
     @classmethod
     def init(cls, key: vf.Array) -> SileroVAD:
-        """A detector with random weights."""
+        """Return a detector with random weights."""
         keys = random.split(key, 7)
         conv = lambda i, into, out, stride: nn.Conv1d.init(keys[i], into, out, 3, stride=stride, padding=1)
         return cls(
@@ -44,7 +44,7 @@ class SileroVAD(nn.Module):
         )
 
     def features(self, chunks: vf.Array) -> vf.Array:
-        """What the convolutions make of chunks with their context (N, CONTEXT + CHUNK): (N, 128)."""
+        """Return what the convolutions make of chunks with their context (N, CONTEXT + CHUNK): (N, 128)."""
         padded = jnp.pad(chunks, ((0, 0), (0, CONTEXT)), mode="reflect")
         real, imaginary = jnp.split(self.stft_conv(padded[:, None]), 2, axis=1)
         x = jnp.sqrt(real**2 + imaginary**2)
@@ -53,7 +53,7 @@ class SileroVAD(nn.Module):
         return x[:, :, 0]
 
     def __call__(self, samples: vf.Array) -> vf.Array:
-        """The probabilities (N,) for the samples (N * CHUNK,) of a recording."""
+        """Return the probabilities (N,) for the samples (N * CHUNK,) of a recording."""
         news = samples.reshape(-1, CHUNK)
         olds = jnp.pad(news[:-1, -CONTEXT:], ((1, 0), (0, 0)))
 

@@ -39,7 +39,7 @@ OPTIONS = [
 
 
 def oracle(q, k, v, bias=0.0, mask=True, scale=None, is_causal=False, query_seq_lengths=None, key_value_seq_lengths=None, window=None):
-    """By definition, one head after the other."""
+    """Compute attention by its definition, one head after the other."""
     out, residual = np.zeros(q.shape), np.zeros(q.shape[:3])
     rows, columns = np.arange(q.shape[1])[:, None], np.arange(k.shape[1])[None, :]
     bias, mask = np.broadcast_to(bias, (B, N, T, S)), np.broadcast_to(mask, (B, N, T, S))

@@ -24,13 +24,13 @@ def plain(layer: Any, x: Any) -> Any:
 
 
 def stateful(pair: tuple[Any, Any]) -> tuple[Any, Callable[..., Any]]:
-    """A layer with state, and how to call it for its output alone."""
+    """Return a layer with state, and a function that calls it for its output alone."""
     layer, state = pair
     return layer, lambda layer, x: layer(x, state)[0]
 
 
 def outputs(layer: Any, x: Any) -> Any:
-    """A recurrent layer's outputs, without its carry."""
+    """Return a recurrent layer's outputs, without its carry."""
     return layer(x)[0]
 
 

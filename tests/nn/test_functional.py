@@ -18,7 +18,7 @@ OPTIONS = [{}, {"axis": 0}, {"axis": (0, 2)}, {"axis": -1, "where": MASK}]
 
 
 def oracle(name: str, x: np.ndarray, axis: object = None, where: np.ndarray | None = None) -> np.ndarray:
-    """By definition, in NumPy."""
+    """Compute the result by its definition, in NumPy."""
     terms = np.exp(x) if where is None else np.where(where, np.exp(x), 0)
     total = terms.sum(axis, keepdims=True)
     count = np.ones_like(x).sum(axis, keepdims=True, where=True if where is None else where)

@@ -80,7 +80,7 @@ def test_outputs_change_less_than_by_rounding(scheme: Any, group_size: int) -> N
 
 
 def gram_of(model: Any, batches: list[Any], call: Any = lambda model, x: model(x)) -> Any:
-    """The Gram matrix of a model's one weight (in, out)."""
+    """Return the Gram matrix of a model's one weight (in, out)."""
     observe = lambda model, zeros: vf.tree.map(
         lambda layer: layer.replace(weight=ObservedArray(layer.weight.T, zeros["w"], True)) if isinstance(layer, nn.Linear) else layer,
         model,

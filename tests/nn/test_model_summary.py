@@ -14,12 +14,12 @@ KEY = vf.random.key(0)
 
 
 def shaped(*shape: int) -> vf.ShapeDtypeStruct:
-    """An input that is only a shape."""
+    """Return an input that is only a shape."""
     return vf.ShapeDtypeStruct(shape, "float32")
 
 
 def outputs(summary: nn.Summary) -> dict[str, tuple[int, ...] | None]:
-    """The shapes of the layers' outputs, by path."""
+    """Return the shapes of the layers' outputs, by path."""
     return {row.path: row.output and row.output.shape for row in summary.rows}
 
 
@@ -45,7 +45,7 @@ class Block(nn.Module):
     spare: nn.Linear | None
 
     def __call__(self, x):
-        """Two outputs."""
+        """Return two outputs."""
         assert isinstance(self.linears[0], nn.Linear)
         for linear in [*self.linears, self.linears[1]]:
             x = linear(x)
@@ -53,7 +53,7 @@ class Block(nn.Module):
 
 
 def make_block() -> Block:
-    """An instance of it."""
+    """Return an instance of the block."""
     a, b, c = (nn.Linear.init(KEY, i, o) for i, o in ((3, 4), (4, 4), (4, 2)))
     return Block([a, b], {"left": c, "right": c}, nn.Embedding.init(KEY, 10, 4), c)
 
@@ -84,7 +84,7 @@ class Transformed(nn.Module):
     stacked: nn.Linear
 
     def __call__(self, x):
-        """The input through all of them."""
+        """Apply all layers, one after the other."""
         x = vf.jit(lambda layer, x: layer(x))(self.jitted, x)
         x = vf.vmap(self.mapped)(x)
         return vf.lax.scan(lambda x, layer: (layer(x), None), x, self.stacked)[0]
@@ -134,12 +134,12 @@ def test_errors():
 
 
 def flops(summary: nn.Summary) -> dict[str, int]:
-    """The operations of the layers, by path."""
+    """Return the operations of the layers, by path."""
     return {row.path: row.flops for row in summary.rows}
 
 
 def product(rows: int, inputs: int, outputs: int) -> int:
-    """The operations of a linear layer with its bias."""
+    """Return the operations of a linear layer with its bias."""
     return 2 * rows * inputs * outputs + rows * outputs
 
 

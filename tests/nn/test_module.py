@@ -25,7 +25,7 @@ class Scale(nn.Module):
     name: str = nn.static(default="scale")
 
     def __call__(self, x):
-        """The input times the factor's power."""
+        """Multiply the input by the factor's power."""
         return x * self.factor**self.power
 
 
@@ -39,7 +39,7 @@ class Network(nn.Module):
     nothing: nn.Linear | None = None
 
     def __call__(self, x):
-        """The sum of the heads."""
+        """Return the sum of the heads."""
         x = nn.tanh(self.first(x))
         for layer in self.rest:
             x = nn.tanh(layer(x))
@@ -47,7 +47,7 @@ class Network(nn.Module):
 
 
 def make_network(key: Any = KEY) -> Network:
-    """A small one."""
+    """Return a small network."""
     a, b, c, d, e = vf.random.split(key, 5)
     heads = {"right": nn.Linear.init(d, 4, 2), "left": nn.Linear.init(e, 4, 2)}
     return Network(nn.Linear.init(a, 3, 4), [nn.Linear.init(b, 4, 4), nn.Linear.init(c, 4, 4)], heads, vf.numpy.zeros(2))

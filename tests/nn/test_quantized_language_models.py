@@ -27,7 +27,7 @@ TOKENS = vnp.array([[5, 6, 7, 8], [9, 10, 11, 12]])
 
 
 def model_of(kind: str, dtype: str = "float32", **options: Any) -> nn.CausalLM:
-    """A random model whose logits differ enough to have a clear order."""
+    """Return a random model whose logits differ enough to have a clear order."""
     config = nn.CausalLMConfig(**{**SIZES, **KINDS[kind], "dtype": dtype, "initializer_range": 0.1, **options})
     return nn.CausalLM.init(vf.random.key(0), config)
 

@@ -17,7 +17,7 @@ OPTIONS = list(itertools.product(["bilinear", "nearest", "bicubic"], ["zeros", "
 
 
 def positions(rank: int, dtype: str) -> np.ndarray:
-    """Some inside, some far outside."""
+    """Return some positions inside, and some far outside."""
     return numbers((2, 3, *(4, 2)[: rank - 1], rank), dtype, 5) * 1.5
 
 

@@ -73,7 +73,7 @@ def in_32_bits() -> Iterator[None]:
 
 
 def literals(jaxpr: Any) -> list[Any]:
-    """The dtypes of all values of 32-bit integers that are as large as the array."""
+    """Return the dtypes of all values of 32-bit integers that are as large as the array."""
     inner = [literals(p.jaxpr) for eqn in jaxpr.eqns for p in eqn.params.values() if hasattr(p, "jaxpr")]
     here = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "iota" and eqn.params["shape"][eqn.params["dimension"]] == N]
     return [eqn.params["dtype"] for eqn in here] + [dtype for result in inner for dtype in result]

@@ -192,7 +192,7 @@ DAMAGED = {
 
 
 def model_of(nodes: list[tuple[str, list[str], list[str]]], initializers: Sequence[Any] = ()) -> bytes:
-    """A model from x of 4 floats to y."""
+    """Return a model from x of 4 floats to y."""
     inputs, outputs = ([helper.make_tensor_value_info(name, 1, shape)] for name, shape in (("x", [4]), ("y", None)))
     attributes = {"Cast": {"to": 1}, "ConstantOfShape": {"value": helper.make_tensor("v", TensorProto.INT64, [1], [7])}}
     onnx_nodes = [helper.make_node(*node, **attributes.get(node[0], {})) for node in nodes]

@@ -30,12 +30,12 @@ def random_tree(seed: int, dtype: Any = "float32", shapes: Any = SHAPES) -> Any:
 
 
 def gradients(dtype: Any, steps: int, shapes: Any = SHAPES) -> list[Any]:
-    """A tree of gradients for each step."""
+    """Return a tree of gradients for each step."""
     return [random_tree(100 + step, dtype, shapes) for step in range(steps)]
 
 
 def run(optimizer: Any, dtype: str, steps: int, shapes: Any = SHAPES, **extra: np.ndarray) -> tuple[Any, Any, Any]:
-    """The last updates, the state and the parameters after some steps of an optimizer of ours.
+    """Return the last updates, the state and the parameters after some steps of an optimizer of ours.
 
     Extra arguments of `update` are given as arrays of one element per step.
     """
@@ -50,7 +50,7 @@ def run(optimizer: Any, dtype: str, steps: int, shapes: Any = SHAPES, **extra: n
 def run_optax(
     optimizer: Any, dtype: str, steps: int, shapes: Any = SHAPES, compiled: bool = False, **extra: np.ndarray
 ) -> tuple[Any, Any, Any]:
-    """The same for an optimizer of Optax; step by step, so that operations are compiled once for all tests, unless `compiled`."""
+    """Return the same for an optimizer of Optax: step by step, so that operations are compiled once for all tests, unless `compiled`."""
     jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
     update = jax.jit(optimizer.update) if compiled else optimizer.update
     params = jax.tree.map(jax.numpy.asarray, random_tree(7, dtype, shapes))

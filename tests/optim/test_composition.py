@@ -27,7 +27,7 @@ class Model:
 
 
 def update(tx, grads=PARAMS, params=PARAMS, **extra):
-    """The updates of a first step."""
+    """Return the updates of a first step."""
     return tx.update(grads, tx.init(params), params, **extra)[0]
 
 

@@ -20,13 +20,13 @@ RTOL = {"float32": 1e-5, "float64": 1e-10}
 
 
 def no_vectors(library: Any) -> Any:
-    """A mask as a function: matrices and kernels only."""
+    """Return a mask as a function: matrices and kernels only."""
     map_ = tree.map if library is optim else __import__("jax").tree.map
     return lambda params: map_(lambda p: p.ndim > 1, params)
 
 
 def slowly(library: Any) -> Any:
-    """A schedule of numbers that have no rounding error: Optax computes schedules in float32."""
+    """Return a schedule of numbers that have no rounding error: Optax computes schedules in float32."""
     return library.piecewise_constant_schedule(0.125, {2: 0.5, 4: 0.5})
 
 
@@ -136,7 +136,7 @@ LOOSE = {("madgrad", "float64"): 1e-5, ("prodigy", "float32"): 1e-3}
 
 
 def partitioned(library: Any) -> Any:
-    """Two groups by labels, one of them frozen."""
+    """Return an optimizer of two groups by labels, one of them frozen."""
     transforms = {"a": library.adam(0.1), "b": library.sgd(0.3), "frozen": library.set_to_zero()}
     return library.multi_transform(transforms, {"matrix": "a", "deep": {"bias": "b", "gap": None}})
 

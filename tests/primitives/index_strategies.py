@@ -20,7 +20,7 @@ def basic(draw, shape):
 
 @st.composite
 def advanced(draw, shape):
-    """The same with arrays of integers that broadcast together, masks, and bare booleans."""
+    """Return the same with arrays of integers that broadcast together, masks, and bare booleans."""
     together = tuple(draw(st.lists(st.integers(0, 3), max_size=2)))
     items, dim = [], 0
     while dim < draw(st.integers(0, len(shape))):
@@ -39,7 +39,7 @@ def advanced(draw, shape):
 
 
 def _places(draw, together, size):
-    """An array of indices whose shape broadcasts to `together`, as NumPy array of some dtype or as a list."""
+    """Return an array of indices whose shape broadcasts to `together`, as NumPy array of some dtype or as a list."""
     shape = tuple(n if draw(st.booleans()) else 1 for n in together)[draw(st.integers(0, len(together))) :]
     if not size:
         shape = together
@@ -50,7 +50,7 @@ def _places(draw, together, size):
 
 
 def _mask_of_one(draw, shape):
-    """A mask with one True element, which goes with indices of shape () or (1,); of any number where there are no others."""
+    """Return a mask with one True element, which goes with indices of shape () or (1,); of any number where there are no others."""
     mask = np.zeros(shape, bool)
     if mask.size:
         mask.flat[draw(st.integers(0, mask.size - 1))] = True
@@ -58,7 +58,7 @@ def _mask_of_one(draw, shape):
 
 
 def _decorated(draw, items, rank):
-    """With None and Ellipsis thrown in; a single item may come without a tuple."""
+    """Add None and Ellipsis to an index; a single item may come without a tuple."""
     for _ in range(draw(st.integers(0, 2))):
         items.insert(draw(st.integers(0, len(items))), None)
     if draw(st.booleans()):

@@ -21,7 +21,7 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def recurrent(m: Any, h: Any, w: Any, xs: Any) -> Any:
-    """A recurrence whose parameters are closed over."""
+    """Compute a recurrence whose parameters are closed over."""
     return m.lax.scan(lambda c, x: (m.lax.tanh(c * w + x), c * x), h, xs)
 
 
@@ -33,7 +33,7 @@ def backwards(m: Any, h: Any, w: Any, xs: Any) -> Any:
 
 
 def invariant(m: Any, h: Any, w: Any, xs: Any) -> Any:
-    """What the way back needs of the closed-over value is the same in every step."""
+    """Scan with a closed-over value, of which the way back needs the same in every step."""
 
     def step(c: Any, x: Any) -> Any:
         scale = m.lax.exp(m.lax.sin(w))
@@ -61,7 +61,7 @@ def nested(m: Any, h: Any, w: Any, xs: Any) -> Any:
 
 
 def branching(m: Any, h: Any, w: Any, xs: Any) -> Any:
-    """A choice in every step, by the carry, with values closed over on both levels."""
+    """Choose in every step, by the carry, with values closed over on both levels."""
 
     def step(c: Any, x: Any) -> Any:
         def small(v: Any) -> Any:
@@ -106,7 +106,7 @@ def compiled(m: Any, h: Any, w: Any, xs: Any) -> Any:
 
 
 def chosen_loop(m: Any, h: Any, w: Any, xs: Any) -> Any:
-    """A scan in one branch, nothing in the other."""
+    """Scan in one branch, and do nothing in the other."""
     go = m.lax.reduce_sum(xs, tuple(range(xs.ndim))) > -100
     return m.lax.cond(go, lambda c: m.lax.scan(lambda d, x: (d * w + x, None), c, xs)[0], lambda c: c, h)
 
@@ -116,7 +116,7 @@ def empty(m: Any, h: Any, w: Any, xs: Any) -> Any:
 
 
 def prefixes(m: Any, h: Any, w: Any, xs: Any) -> Any:
-    """A linear recurrence by associative combination of its steps."""
+    """Compute a linear recurrence by associative combination of its steps."""
 
     def combine(first: Any, second: Any) -> Any:
         return first[0] * second[0], second[0] * first[1] + second[1]
@@ -145,7 +145,7 @@ def until(m: Any, x: Any, w: Any) -> Any:
 
 
 def bounded(m: Any, x: Any, w: Any) -> Any:
-    """A loop with a bound that the data give, in a scan."""
+    """Scan over a loop with a bound that the data give."""
 
     def step(c: Any, n: Any) -> Any:
         return m.lax.fori_loop(0, n, lambda i, v: m.lax.sin(v) * w + i, c), c
@@ -185,12 +185,12 @@ def assert_same(ours: Any, theirs: Any, rtol: float = 2e-5) -> None:
 
 
 def differentiable(m: Any, program: Callable[..., Any]) -> Callable[..., Any]:
-    """The program with only its floating results."""
+    """Return the program with only its floating results."""
     return lambda *args: [x for x in m.tree.leaves(program(m, *args)) if np.dtype(x.dtype).kind == "f"]
 
 
 def scalar(m: Any, program: Callable[..., Any]) -> Callable[..., Any]:
-    """A scalar that depends on every element of every floating result."""
+    """Return a scalar that depends on every element of every floating result."""
 
     def value(*args: Any) -> Any:
         total: Any = 0.0

@@ -38,7 +38,7 @@ def test_reduce(ours: Any, ufunc: Any, start: int, axes: tuple[int, ...]) -> Non
 
 
 def larger(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
-    """The pair with the larger first value; of equal ones the first."""
+    """Return the pair with the larger first value; of equal ones the first."""
     first = a[0] >= b[0]
     return jnp.where(first, a[0], b[0]), jnp.where(first, a[1], b[1])
 
@@ -56,7 +56,7 @@ def test_values_and_their_places(axes: tuple[int, ...]) -> None:
 
 
 def after(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    """The affine function `a` and then `b`: associative, and far from commutative."""
+    """Apply the affine function `a` and then `b`: associative, and far from commutative."""
     return {"scale": a["scale"] * b["scale"], "shift": a["shift"] * b["scale"] + b["shift"]}
 
 

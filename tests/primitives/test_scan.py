@@ -18,7 +18,7 @@ class Pair(NamedTuple):
 
 
 def loop(f: Any, carry: Any, rows: list[Any], reverse: bool = False) -> tuple[Any, list[Any]]:
-    """What a scan means."""
+    """Compute what a scan means."""
     ys: list[Any] = [None] * len(rows)
     for i in reversed(range(len(rows))) if reverse else range(len(rows)):
         carry, ys[i] = f(carry, rows[i])

@@ -57,13 +57,13 @@ CASES: dict[str, tuple[str, Any, tuple, dict[str, Any]]] = {
 
 
 def reduction(module: Any, name: str) -> Callable[[Any], Any]:
-    """The case as a function of the operand, from the given `lax`."""
+    """Return the case as a function of the operand, from the given `lax`."""
     computation, init, taps, options = CASES[name]
     return lambda x: module.reduce_window(x, init, getattr(module, computation), taps, **options)
 
 
 def cubes(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A scalar function with second derivatives."""
+    """Return a scalar function with second derivatives."""
     return lambda x: (f(x) ** 3 + f(x * x)).sum()
 
 

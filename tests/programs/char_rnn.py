@@ -30,7 +30,7 @@ def init(key: jax.Array) -> Params:
 
 
 def cell(params: Params, state: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """One step of the unit: the new state, twice, as `scan` wants it."""
+    """Take one step of the unit: return the new state, twice, as `scan` wants it."""
     update, reset = jnp.split(nn.sigmoid(jnp.concatenate([x, state], axis=-1) @ params["gates"]), 2, axis=-1)
     candidate = jnp.tanh(jnp.concatenate([x, reset * state], axis=-1) @ params["candidate"])
     state = update * state + (1 - update) * candidate
@@ -57,7 +57,7 @@ def step(params: Params, memory: Params, text: jax.Array) -> tuple[Params, Param
 
 @jax.jit
 def recite(params: Params, first: jax.Array) -> jax.Array:
-    """The likeliest continuation of the one-character text `first`, as long as the rhyme."""
+    """Return the likeliest continuation of the one-character text `first`, as long as the rhyme."""
 
     def next_character(carry: tuple[jax.Array, jax.Array], _: None) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         state, character = carry
@@ -82,7 +82,10 @@ def run() -> dict[str, Any]:
 
 
 def check(results: dict[str, Any]) -> None:
-    """It starts near the surprise of uniform guessing and ends knowing the text: what it recites is made of the rhyme's words."""
+    """Check that it starts near the surprise of uniform guessing and ends knowing the text.
+
+    What it recites is made of the rhyme's words.
+    """
     assert abs(results["losses"][0] - np.log(len(ALPHABET))) < 0.7
     assert results["losses"][-1] < 0.3
     words = "".join(ALPHABET[code] for code in results["recited"]).split()[1:-1]

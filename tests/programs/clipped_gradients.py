@@ -28,7 +28,7 @@ def norm(tree: Params) -> jax.Array:
 
 
 def clipped(params: Params, x: jax.Array, y: jax.Array) -> tuple[Params, jax.Array]:
-    """One example's gradient scaled to a norm of at most CLIP, and the norm it had."""
+    """Return one example's gradient scaled to a norm of at most CLIP, and the norm it had."""
     grads = jax.grad(loss)(params, x, y)
     size = norm(grads)
     return jax.tree.map(lambda g: g * jnp.minimum(1.0, CLIP / size), grads), size
@@ -69,7 +69,7 @@ def run() -> dict[str, Any]:
 
 
 def check(results: dict[str, Any]) -> None:
-    """No clipped gradient is too long, short ones are untouched, a loop agrees, and gradients commute with the mean."""
+    """Check that no clipped gradient is too long, short ones are untouched, a loop agrees, and gradients commute with the mean."""
     np.testing.assert_allclose(results["clipped_sizes"], np.minimum(results["sizes"], CLIP), rtol=1e-5)
     assert 0 < np.mean(results["sizes"] > CLIP) < 1
     for name, loop in results["one_by_one"].items():

@@ -31,7 +31,7 @@ Field = Callable[..., jax.Array]
 
 
 def attempt(field: Field, t: jax.Array, y: jax.Array, h: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """One step of size `h`: the fifth-order result, the slope there, the estimate of its error."""
+    """Take one step of size `h`: return the fifth-order result, the slope there, and the estimate of its error."""
     slopes = slope[None]
     for node, row in zip(NODES[1:], STAGES, strict=True):
         end = y + h * jnp.array(row, y.dtype) @ slopes
@@ -40,7 +40,7 @@ def attempt(field: Field, t: jax.Array, y: jax.Array, h: jax.Array, slope: jax.A
 
 
 def solve(field: Field, start: jax.Array, time: float, *, rtol: float = 1e-5, atol: float = 1e-6) -> tuple[jax.Array, jax.Array]:
-    """The state at `time` of y' = field(t, y) from `start` at 0, and the number of steps that were tried."""
+    """Return the state at `time` of y' = field(t, y) from `start` at 0, and the number of steps that were tried."""
 
     def step(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         t, y, h, slope, count = state
@@ -64,7 +64,7 @@ def oscillator(frequency: jax.Array, t: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def predators_and_prey(t: jax.Array, y: jax.Array) -> jax.Array:
-    """The Lotka–Volterra equations."""
+    """Return the Lotka–Volterra equations."""
     prey, predators = y
     return jnp.stack([prey * (1.0 - predators), predators * (prey - 1.0)])
 
@@ -88,7 +88,10 @@ def run() -> dict[str, Any]:
 
 
 def check(results: dict[str, Any]) -> None:
-    """The springs are cosines, their sensitivities the cosine's derivatives; populations keep their invariant; rest needs few steps."""
+    """Check that springs are cosines, and their sensitivities the derivatives of these.
+
+    Populations keep their invariant, and rest needs few steps.
+    """
     w = np.asarray(results["frequencies"], np.float64)
     np.testing.assert_allclose(results["springs"], np.stack([np.cos(w * TIME), -w * np.sin(w * TIME)], axis=1), atol=3e-4)
     sensitivities = np.stack([-TIME * np.sin(w * TIME), -np.sin(w * TIME) - w * TIME * np.cos(w * TIME)], axis=1)

@@ -29,18 +29,18 @@ def iterate(f: Callable[[jax.Array], jax.Array], start: jax.Array) -> jax.Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def fixed_point(f: Map, theta: Any, start: jax.Array) -> jax.Array:
-    """The x with x = f(theta, x), found from `start`."""
+    """Return the x with x = f(theta, x), found from `start`."""
     return iterate(lambda x: f(theta, x), start)
 
 
 def forward(f: Map, theta: Any, start: jax.Array) -> tuple[jax.Array, tuple[Any, jax.Array]]:
-    """The fixed point, and what its cotangent needs."""
+    """Return the fixed point, and what its cotangent needs."""
     x = fixed_point(f, theta, start)
     return x, (theta, x)
 
 
 def backward(f: Map, residuals: tuple[Any, jax.Array], cotangent: jax.Array) -> tuple[Any, jax.Array]:
-    """The parameters' cotangent; where the search started does not matter."""
+    """Return the parameters' cotangent; where the search started does not matter."""
     theta, x = residuals
     _, pull_x = jax.vjp(lambda x: f(theta, x), x)
     _, pull_theta = jax.vjp(lambda theta: f(theta, x), theta)
@@ -52,12 +52,12 @@ fixed_point.defvjp(forward, backward)
 
 
 def babylonian(a: jax.Array, x: jax.Array) -> jax.Array:
-    """Its fixed point is the square root of `a`."""
+    """Return a better guess of the square root of `a`, which is the fixed point."""
     return 0.5 * (x + a / x)
 
 
 def equilibrium(theta: tuple[jax.Array, jax.Array], x: jax.Array) -> jax.Array:
-    """A layer of infinite depth: tanh(Wx + b), a contraction while W is small."""
+    """Return a layer of infinite depth: tanh(Wx + b), a contraction while W is small."""
     weights, bias = theta
     return jnp.tanh(weights @ x + bias)
 

@@ -16,19 +16,19 @@ NOISE, POINTS = 0.2, 60
 
 
 def kernel(params: Params, a: jax.Array, b: jax.Array) -> jax.Array:
-    """The squared-exponential covariance of every pair of inputs."""
+    """Return the squared-exponential covariance of every pair of inputs."""
     one_pair = lambda x, y: jnp.exp(2 * params["log_scale"] - 0.5 * ((x - y) / jnp.exp(params["log_length"])) ** 2)
     return jax.vmap(lambda x: jax.vmap(lambda y: one_pair(x, y))(b))(a)
 
 
 def factor(params: Params, x: jax.Array) -> jax.Array:
-    """The Cholesky factor of the covariance of noisy observations at `x`."""
+    """Return the Cholesky factor of the covariance of noisy observations at `x`."""
     noise = jnp.exp(2 * params["log_noise"])
     return jnp.linalg.cholesky(kernel(params, x, x) + noise * jnp.eye(len(x)))
 
 
 def log_marginal_likelihood(params: Params, x: jax.Array, y: jax.Array) -> jax.Array:
-    """log p(y | x): the data's fit, the model's complexity, a constant."""
+    """Return log p(y | x): the data's fit, the model's complexity, a constant."""
     lower = factor(params, x)
     white = lax.linalg.triangular_solve(lower, y[:, None], left_side=True, lower=True)
     return -0.5 * jnp.sum(white**2) - jnp.sum(jnp.log(jnp.diagonal(lower))) - 0.5 * len(x) * jnp.log(2 * jnp.pi)
@@ -44,7 +44,7 @@ def posterior(params: Params, x: jax.Array, y: jax.Array, at: jax.Array) -> tupl
 
 @jax.jit
 def ascend(params: Params, velocity: Params, x: jax.Array, y: jax.Array) -> tuple[Params, Params, jax.Array]:
-    """One step of gradient ascent with momentum."""
+    """Take one step of gradient ascent with momentum."""
     value, grads = jax.value_and_grad(log_marginal_likelihood)(params, x, y)
     velocity = jax.tree.map(lambda v, g: 0.8 * v + 2e-3 * g, velocity, grads)
     return jax.tree.map(lambda p, v: p + v, params, velocity), velocity, value
@@ -68,7 +68,7 @@ def run() -> dict[str, Any]:
 
 
 def check(results: dict[str, Any]) -> None:
-    """At the optimum the slopes vanish; likelihood and posterior are NumPy's in float64, from inverses and determinants."""
+    """Check that slopes vanish at the optimum; likelihood and posterior are NumPy's in float64, from inverses and determinants."""
     x, y, grid = (np.asarray(results[name], np.float64) for name in ("x", "y", "grid"))
     length, scale, noise = (np.exp(np.float64(results["params"][f"log_{name}"])) for name in ("length", "scale", "noise"))
     covariance = lambda a, b: scale**2 * np.exp(-0.5 * ((a[:, None] - b) / length) ** 2)

@@ -22,7 +22,7 @@ LogDensity = Callable[[jax.Array], jax.Array]
 
 
 def log_density(q: jax.Array) -> jax.Array:
-    """The target's log-density up to a constant."""
+    """Return the target's log-density up to a constant."""
     centred = q - MEAN
     return -0.5 * centred @ PRECISION @ centred
 
@@ -42,7 +42,7 @@ def leapfrog(target: LogDensity, q: jax.Array, p: jax.Array, size: float, steps:
 
 @partial(jax.jit, static_argnums=0)
 def sample(target: LogDensity, key: jax.Array, start: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """One chain from `start`: its states and whether each proposal was accepted."""
+    """Run one chain from `start`: return its states and whether each proposal was accepted."""
 
     def transition(q: jax.Array, key: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         p_key, accept_key = random.split(key)
@@ -71,7 +71,7 @@ def run() -> dict[str, Any]:
 
 
 def check(results: dict[str, Any]) -> None:
-    """Most proposals are accepted; mean and covariance are the target's within five standard errors of 8,000 samples."""
+    """Check that most proposals are accepted, and mean and covariance are right within five standard errors of 8,000 samples."""
     assert 0.9 < results["acceptance"] <= 1.0
     np.testing.assert_allclose(results["mean"], MEAN, atol=0.08)
     np.testing.assert_allclose(results["covariance"], COVARIANCE, atol=0.12)

@@ -24,7 +24,7 @@ def init(key: jax.Array, sizes: list[int]) -> Params:
 
 
 def log_probabilities(params: Params, x: jax.Array) -> jax.Array:
-    """The network: smooth layers (a ReLU's kink would part paths that differ by rounding), then a log-softmax over the classes."""
+    """Apply the network: smooth layers (a ReLU's kink would part paths that differ by rounding), then a log-softmax over the classes."""
     *hidden, last = params
     for layer in hidden:
         x = nn.silu(x @ layer["w"] + layer["b"])
@@ -38,7 +38,7 @@ def loss(params: Params, x: jax.Array, y: jax.Array) -> jax.Array:
 
 @partial(jax.jit, donate_argnums=(0, 1))
 def step(params: Params, velocity: Params, x: jax.Array, y: jax.Array) -> tuple[Params, Params, jax.Array]:
-    """One step of gradient descent with momentum; also the loss before it."""
+    """Take one step of gradient descent with momentum; return the loss before it, too."""
     value, grads = jax.value_and_grad(loss)(params, x, y)
     velocity = jax.tree.map(lambda v, g: 0.9 * v - 0.05 * g, velocity, grads)
     return jax.tree.map(jnp.add, params, velocity), velocity, value
@@ -46,7 +46,7 @@ def step(params: Params, velocity: Params, x: jax.Array, y: jax.Array) -> tuple[
 
 @jax.jit
 def accuracy(params: Params, x: jax.Array, y: jax.Array) -> jax.Array:
-    """The share of rows whose most probable class is the right one."""
+    """Return the share of rows whose most probable class is the right one."""
     return jnp.mean(jnp.argmax(log_probabilities(params, x), axis=1) == y)
 
 
@@ -66,7 +66,7 @@ def run(digits: tuple[np.ndarray, ...]) -> dict[str, Any]:
 
 
 def check(results: dict[str, Any]) -> None:
-    """It learns: the loss falls far below chance and the held-out accuracy is that of a network of this size."""
+    """Check that it learns: the loss falls far below chance, and the held-out accuracy is that of a network of this size."""
     assert results["losses"][0] > 1.5
     assert results["losses"][-20:].mean() < 0.25
     assert results["accuracy"] > 0.88

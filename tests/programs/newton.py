@@ -42,12 +42,12 @@ def newton(f: Objective, x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def rosenbrock(x: jax.Array) -> jax.Array:
-    """The curved valley of Rosenbrock (1960), least at (1, …, 1)."""
+    """Return the curved valley of Rosenbrock (1960), least at (1, …, 1)."""
     return jnp.sum(100.0 * (x[1:] - x[:-1] ** 2) ** 2 + (1.0 - x[:-1]) ** 2)
 
 
 def run() -> dict[str, Any]:
-    """Both problems; the Hessian at the regression's optimum gives its standard errors."""
+    """Solve both problems; the Hessian at the regression's optimum gives its standard errors."""
     x_key, y_key = random.split(random.key(5))
     x = random.normal(x_key, (EXAMPLES, FEATURES))
     truth = jnp.array([1.0, -2.0, 0.5, 0.0])

@@ -30,7 +30,7 @@ class State(NamedTuple):
 
 
 def direction(state: State) -> jax.Array:
-    """The two-loop recursion: minus the gradient times the inverse Hessian that the ring implies."""
+    """Return minus the gradient times the inverse Hessian that the ring implies, by the two-loop recursion."""
     scale = lambda i: 1.0 / jnp.dot(state.moves[i], state.changes[i])
     count = jnp.minimum(state.filled, MEMORY)
 
@@ -52,7 +52,7 @@ def direction(state: State) -> jax.Array:
 
 @partial(jax.jit, static_argnums=0)
 def minimise(f: Objective, start: jax.Array) -> State:
-    """The state at which the gradient of `f` has vanished, or that after 200 steps."""
+    """Return the state at which the gradient of `f` has vanished, or that after 200 steps."""
 
     def step(state: State) -> State:
         d = direction(state)
@@ -77,7 +77,7 @@ def minimise(f: Objective, start: jax.Array) -> State:
 
 
 def conjugate_gradient(multiply: Objective, b: jax.Array, steps: int) -> jax.Array:
-    """The x with multiply(x) = b, for a symmetric positive definite map (Hestenes & Stiefel 1952)."""
+    """Return the x with multiply(x) = b, for a symmetric positive definite map (Hestenes & Stiefel 1952)."""
 
     def step(_: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         x, residual, d, size = state
@@ -91,7 +91,7 @@ def conjugate_gradient(multiply: Objective, b: jax.Array, steps: int) -> jax.Arr
 
 
 def rosenbrock(x: jax.Array) -> jax.Array:
-    """The curved valley of Rosenbrock (1960), least at (1, …, 1)."""
+    """Return the curved valley of Rosenbrock (1960), least at (1, …, 1)."""
     return jnp.sum(100.0 * (x[1:] - x[:-1] ** 2) ** 2 + (1.0 - x[:-1]) ** 2)
 
 
@@ -107,7 +107,7 @@ def run() -> dict[str, Any]:
 
 
 def check(results: dict[str, Any]) -> None:
-    """The valley's floor is reached well before the limit; least squares are NumPy's."""
+    """Check that the valley's floor is reached well before the limit, and that least squares are NumPy's."""
     np.testing.assert_allclose(results["found"], np.ones(SIZE), atol=5e-3)
     assert results["value"] < 1e-5
     assert results["quick"]

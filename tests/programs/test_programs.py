@@ -25,7 +25,7 @@ PROGRAMS = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.start
 
 @cache
 def load(path: Path, library: str) -> ModuleType:
-    """The module at `path`, its imports of volta_fn turned to `library` (as it stands for volta_fn itself)."""
+    """Load the module at `path` with its imports of volta_fn turned to `library` (as it stands for volta_fn itself)."""
     source = path.read_text()
     if library == "jax":
         source = source.replace("import volta_fn as jax", "import jax").replace("import volta_fn", "import jax")
@@ -49,7 +49,7 @@ def digits() -> tuple[np.ndarray, ...]:
 
 @cache
 def results(program: str, library: str) -> dict[str, Any]:
-    """What the program returns under the library, as NumPy arrays."""
+    """Return the results of the program under the library, as NumPy arrays."""
     module = load(HERE / f"{program}.py", library)
     inputs = {"digits": digits}
     result = module.run(**{name: inputs[name]() for name in inspect.signature(module.run).parameters})

@@ -24,7 +24,7 @@ def init(key: jax.Array, pixels: int) -> Params:
 
 
 def dense(layer: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-    """An affine map."""
+    """Apply an affine map."""
     return x @ layer["w"] + layer["b"]
 
 
@@ -50,7 +50,7 @@ def negative_elbo(params: Params, key: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def adam(params: Params, moments: tuple[Params, Params], grads: Params, t: jax.Array) -> tuple[Params, tuple[Params, Params]]:
-    """One step of Adam (Kingma & Ba 2015), the t-th from 1."""
+    """Take one step of Adam (Kingma & Ba 2015), the t-th from 1."""
     first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, moments[0], grads)
     second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, moments[1], grads)
     rate = 3e-3 * jnp.sqrt(1 - 0.999**t) / (1 - 0.9**t)
@@ -60,7 +60,7 @@ def adam(params: Params, moments: tuple[Params, Params], grads: Params, t: jax.A
 
 @jax.jit
 def epoch(state: Any, keys: jax.Array, batches: jax.Array) -> tuple[Any, jax.Array]:
-    """A pass over the stacked batches; the loss of each."""
+    """Pass over the stacked batches; return the loss of each."""
 
     def step(state: Any, inputs: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
         params, moments, t = state
@@ -95,7 +95,7 @@ def run(digits: tuple[np.ndarray, ...]) -> dict[str, Any]:
 
 
 def check(results: dict[str, Any]) -> None:
-    """The bound tightens, and eight numbers describe an unseen image far better than the mean image does."""
+    """Check that the bound tightens, and that eight numbers describe an unseen image far better than the mean image does."""
     losses = results["losses"]
     assert losses[-10:].mean() < 0.8 * losses[:5].mean()
     assert results["error"] < 0.55 * results["error_of_mean"]

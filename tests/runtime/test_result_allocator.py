@@ -59,11 +59,11 @@ class Allocator:
         self.count = ctypes.CFUNCTYPE(ctypes.c_int64)(held)
 
     def __call__(self, times: int) -> np.ndarray:
-        """An array that is so many times the least size."""
+        """Return an array that is so many times the least size."""
         return self.make((times * COUNT,), np.dtype(np.float32))
 
     def held(self) -> int:
-        """What it has from the kernel, in least sizes, without the header's page."""
+        """Return the memory that it has from the kernel, in least sizes, without the header's page."""
         return self.count() // LARGE
 
 

@@ -41,7 +41,7 @@ SAMPLES = [(sample, name) for sample in all_samples() for name in sample.dtypes]
 
 
 def undefined(code: bytes) -> set[str]:
-    """The symbols that an ELF file needs of others."""
+    """Return the symbols that an ELF file needs of others."""
     (sections_at,), (size, count) = struct.unpack_from("<Q", code, 40), struct.unpack_from("<HH", code, 58)
     sections = [struct.unpack_from("<IIQQQQIIQQ", code, sections_at + k * size) for k in range(count)]
     names = set()
@@ -55,7 +55,7 @@ def undefined(code: bytes) -> set[str]:
 
 
 def strange(code: bytes) -> set[str]:
-    """The symbols that no process on Windows has."""
+    """Return the symbols that no process on Windows has."""
     return {name for name in undefined(code) - KERNEL - LIBRARY if not PYTHON.fullmatch(name) and not BOUND.fullmatch(name)}
 
 
@@ -98,7 +98,7 @@ def test_a_processs_own_objects_are_read_alike() -> None:
 
 
 def run(write: Callable[[Function], Value]) -> int:
-    """The result of a function of machine code."""
+    """Return the result of a function of machine code."""
     module = Module()
     f = Function(module, "f", [], "i64")
     f.finish(write(f))

@@ -20,7 +20,7 @@ from volta_fn.dtypes import as_dtype
 
 
 def kernels_in(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], dtype: Any, target: SimpleTarget) -> list[Kernel]:
-    """The kernels of a function's program for arguments of these shapes."""
+    """Return the kernels of a function's program for arguments of these shapes."""
     return fuse_function(function, *[vf.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape in shapes], target=target).kernels
 
 
@@ -35,7 +35,7 @@ def inputs_of(kernel: Kernel) -> list[np.ndarray]:
 
 
 def check_results(kernel: Kernel, inputs: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> None:
-    """The results are what the kernel means."""
+    """Check that the results are what the kernel means."""
     for result, want in zip(got, interpret(kernel, *inputs), strict=True):
         wide = np.complex128 if result.dtype.kind == "c" else np.float64
         error = {"float16": 2e-2, "float64": 1e-12}.get(result.dtype.name, 1e-4) if result.dtype.kind in "fc" else 0.0
@@ -44,13 +44,13 @@ def check_results(kernel: Kernel, inputs: Sequence[np.ndarray], got: Sequence[np
 
 
 def outer_product_and_sum(e: Any, d: Any) -> Any:
-    """A product that is stored per term of its sum."""
+    """Compute a product that is stored per term of its sum."""
     product = e[:, :, None] * d[:, None, :]
     return product, product.sum(0)
 
 
 def products_and_more() -> dict[str, Kernel]:
-    """A matrix product that stores more than a function of its sums, by what that is."""
+    """Return a matrix product that stores more than a function of its sums, by what that is."""
     (kernel,) = kernels_in(lambda x, w: x @ w + 1, [(6, 5), (5, 7)], np.float16, SimpleTarget(computes_product=lambda kernel: True))
     kernel = simplified(kernel)
     (total,) = [n for n, node in enumerate(kernel.nodes) if isinstance(node, Reduce)]
@@ -89,7 +89,7 @@ CONVERTED = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int
 
 
 def converted_product(operand: str, sums: str | None, result: str, target: SimpleTarget) -> tuple[Kernel, list[np.ndarray]]:
-    """A product that is converted, and operands of which all sums are exact."""
+    """Return a product that is converted, and operands of which all sums are exact."""
     dtype = as_dtype(operand)
 
     def function(x: Any, w: Any) -> Any:
@@ -102,13 +102,13 @@ def converted_product(operand: str, sums: str | None, result: str, target: Simpl
 
 
 def gelu_layer(x: Any, w: Any, b: Any) -> Any:
-    """A layer before and after its activation."""
+    """Compute a layer before and after its activation."""
     hidden = x @ w + b
     return hidden, nn.gelu(hidden)
 
 
 def attention(qkv: Any) -> Any:
-    """The scores, which are masked, and a product that is stored as the next one wants it."""
+    """Compute the scores, which are masked, and a product that is stored as the next one wants it."""
     q, k, v = (qkv[:, :, 24 * i : 24 * (i + 1)].reshape(2, 21, 3, 8) for i in range(3))
     scores = jnp.einsum("bthd,bshd->bhts", q, k) * 0.3
     scores = jnp.where(jnp.tril(jnp.ones((21, 21), bool)), scores, -1.0)

@@ -22,7 +22,7 @@ def params_of(rank: int, **changed: Any) -> dict[str, Any]:
 
 
 def placed(sizes: tuple[int, ...], spec: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape whose dimension ``spec[i]`` has size ``sizes[i]``."""
+    """Return the shape whose dimension ``spec[i]`` has size ``sizes[i]``."""
     return tuple([size for _, size in sorted(zip(spec, sizes, strict=True))])
 
 

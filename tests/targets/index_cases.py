@@ -19,7 +19,7 @@ COLUMNS = GatherDimensionNumbers((0,), (1,), (1,))
 
 @st.composite
 def gathers(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-    """An operand, indices inside and outside of it, and how to gather."""
+    """Return an operand, indices inside and outside of it, and how to gather."""
     rank, batch_rank = draw(st.integers(1, 3)), draw(st.integers(0, 2))
     shape = tuple(draw(st.integers(1, 5)) for _ in range(rank))
     dims = draw(st.permutations(range(rank)))

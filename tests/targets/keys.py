@@ -25,5 +25,5 @@ def numbers(dtype: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
 
 
 def params(axis: int, keys: int = 1, stable: bool = True) -> dict[str, object]:
-    """The parameters of `sort`."""
+    """Return the parameters of `sort`."""
     return {"dimension": axis, "is_stable": stable, "num_keys": keys}

@@ -15,7 +15,7 @@ LAYOUTS = [(((i,), (j,)), ((), ())) for i in (0, 1) for j in (0, 1)]
 
 
 def expected(lhs: np.ndarray, rhs: np.ndarray, dims: Any, dtype: Any) -> np.ndarray:
-    """The product in `dtype`, by einsum."""
+    """Return the product in `dtype`, by einsum."""
     (lhs_inner, rhs_inner), (lhs_stack, rhs_stack) = dims
     left, right = list(range(lhs.ndim)), list(range(20, 20 + rhs.ndim))
     for i, j in (*zip(lhs_inner, rhs_inner, strict=True), *zip(lhs_stack, rhs_stack, strict=True)):

@@ -20,7 +20,7 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e
 
 
 def reference(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any]) -> list[np.ndarray]:
-    """What the primitive's NumPy function gives."""
+    """Return the results of the primitive's NumPy function."""
     evaluate = evaluation_of(PRIMITIVES[name])
     assert evaluate is not None
     with np.errstate(all="ignore"):
@@ -43,7 +43,7 @@ def assert_same(got: np.ndarray, wanted: np.ndarray, exact: bool = True) -> None
 
 
 def sample_calls(names: Sequence[str]) -> Iterator[tuple[str, Callable[[], list[tuple[str, list[np.ndarray], dict[str, Any]]]]]]:
-    """The samples of primitives in each of their dtypes: an id, and what gives the calls of these primitives in it."""
+    """Yield the samples of primitives in each of their dtypes: an id, and a function that gives the calls of these primitives in it."""
     for sample in all_samples():
         if set(sample.primitives) & set(names):
             for dtype in sample.dtypes:
@@ -51,7 +51,7 @@ def sample_calls(names: Sequence[str]) -> Iterator[tuple[str, Callable[[], list[
 
 
 def calls(sample: Sample, dtype: np.dtype, names: Sequence[str]) -> list[tuple[str, list[np.ndarray], dict[str, Any]]]:
-    """The calls of primitives in a sample: their names, operands and parameters."""
+    """Return the calls of primitives in a sample: their names, operands and parameters."""
     args = arrays(draw(sample, dtype))
     closed = jit(sample.function).lower(*args).jaxpr
     values: dict[Any, Any] = dict(zip(closed.jaxpr.invars, map(np.asarray, args), strict=True))

@@ -7,7 +7,7 @@ FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 def logistic(x):
-    """In the arithmetic of x."""
+    """Compute the logistic function in the arithmetic of x."""
     power = np.exp(-np.abs(x))
     return np.where(x < 0, power, 1) / (1 + power)
 
@@ -47,7 +47,7 @@ def digamma(x):
 
 
 def gelu(x):
-    """By SciPy's distribution function; its limit at -inf."""
+    """Compute GELU by SciPy's distribution function; its limit at -inf."""
     return np.where(x == -np.inf, -0.0, x * scipy.special.ndtr(x))
 
 

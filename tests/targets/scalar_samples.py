@@ -18,7 +18,7 @@ PARTS = [0.0, -0.0, 1.0, -2.5, 3e-3, 1e30, np.inf, -np.inf, np.nan]
 
 
 def complex_pairs(dtype):
-    """All pairs of complex numbers of these parts, as two operands."""
+    """Return all pairs of complex numbers of these parts, as two operands."""
     values = [complex(a, b) for a, b in itertools.product(PARTS, repeat=2)]
     return [np.array(column, dtype) for column in zip(*itertools.product(values, repeat=2), strict=True)]
 
@@ -41,7 +41,7 @@ def samples(dtype):
 
 
 def operands(arity, dtype):
-    """All combinations of samples, as arrays."""
+    """Return all combinations of samples, as arrays."""
     values = samples(dtype)
     chosen = values if arity < 3 else values[::3]
     return [np.array(column, dtype) for column in zip(*itertools.product(chosen, repeat=arity), strict=True)]
@@ -141,7 +141,7 @@ def exponent_pairs(dtype, step):
 
 
 def _wide_log1p(z):
-    """As NumPy's adds 1 first."""
+    """Compute log1p in wider numbers, as NumPy's adds 1 first."""
     x, y = z.real, z.imag
     near = (np.abs(x) < 0.5) & (np.abs(y) < 0.5)
     return np.where(near, np.log1p(np.where(near, x * x + (2 * x + y * y), 0)) / 2, np.log1p(z).real) + 1j * np.arctan2(y, x + 1)

@@ -14,7 +14,7 @@ FLOATS = (BYTES / 255).astype(np.float32)
 
 
 def blurred(images: np.ndarray, sizes: tuple[int, int], sigmas: tuple[float, float]) -> np.ndarray:
-    """The weighted mean of each pixel's neighbours, the edges reflected."""
+    """Return the weighted mean of each pixel's neighbours, the edges reflected."""
     weights = []
     for size, sigma in zip(sizes, sigmas, strict=True):
         row = np.exp(-(((np.arange(size) - size // 2) / sigma) ** 2) / 2)

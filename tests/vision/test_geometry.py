@@ -20,7 +20,7 @@ Source = Callable[[float, float], tuple[float, float]]
 
 
 def looked_up(images: np.ndarray, size: tuple[int, int], source: Source, interpolation: str, fill: float = 0.0) -> np.ndarray:
-    """The image whose pixel with centre (x, y) is interpolated at ``source(x, y)``."""
+    """Return the image whose pixel with centre (x, y) is interpolated at ``source(x, y)``."""
     result = np.zeros((*images.shape[:2], *size))
     padded = np.pad(images.astype(float), [(0, 0), (0, 0), (1, 1), (1, 1)], constant_values=fill)
     for i, j in np.ndindex(*size):
@@ -47,7 +47,7 @@ def agrees(function: Callable[[object], vf.Array], size: tuple[int, int], source
 
 
 def turned(degrees: float, about: tuple[float, float]) -> Source:
-    """The source of a counterclockwise rotation."""
+    """Return the source of a counterclockwise rotation."""
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
 
     def source(x: float, y: float) -> tuple[float, float]:

@@ -33,7 +33,7 @@ MAPS = np.random.default_rng(0).normal(size=(2, CHANNELS, HEIGHT, WIDTH)).astype
 
 
 def bilinear(image: np.ndarray, y: float, x: float) -> float:
-    """An image between its pixels; 0 more than a pixel outside."""
+    """Interpolate an image between its pixels; 0 more than a pixel outside."""
     if not (-1 <= y <= HEIGHT and -1 <= x <= WIDTH):
         return 0.0
     y, x = min(max(y, 0), HEIGHT - 1), min(max(x, 0), WIDTH - 1)
@@ -44,7 +44,7 @@ def bilinear(image: np.ndarray, y: float, x: float) -> float:
 
 
 def aligned_bins(box: np.ndarray, ratio: int, aligned: bool, least: float) -> Callable[[np.ndarray, int, int], float]:
-    """The mean of samples of one bin of an image."""
+    """Return the mean of samples of one bin of an image."""
     left, top, right, bottom = box * SCALE - (0.5 if aligned else 0)
     height, width = max(bottom - top, least), max(right - left, least)
     step = height / SIZE[0], width / SIZE[1]
@@ -60,7 +60,7 @@ def aligned_bins(box: np.ndarray, ratio: int, aligned: bool, least: float) -> Ca
 
 
 def pixel_bins(box: np.ndarray, extra: int, reduce: Callable[[np.ndarray], float]) -> Callable[[np.ndarray, int, int], float]:
-    """What a function returns for the pixels of one bin."""
+    """Return a function that evaluates another at the pixels of one bin."""
     left, top, right, bottom = [math.floor(abs(x) + 0.5) * (1 if x >= 0 else -1) for x in box * SCALE]
     height, width = max(bottom - top + extra, 1) / SIZE[0], max(right - left + extra, 1) / SIZE[1]
 

@@ -16,7 +16,7 @@ from volta_fn.vision import ops
 
 
 def greedy(box: np.ndarray, scores: np.ndarray, limit: float, classes: np.ndarray | None = None, least: float = -np.inf) -> list[int]:
-    """The boxes that overlap with no better one that is kept."""
+    """Return the boxes that overlap with no better one that is kept."""
     kept: list[int] = []
     for i in np.argsort(-scores, kind="stable"):
         rivals = [j for j in kept if classes is None or classes[i] == classes[j]]

@@ -18,7 +18,7 @@ INTEGERS = np.array([5, -7, 0, 3, 2**31 - 1], np.int32)
 
 
 def newton(x: Any) -> Any:
-    """A while loop whose number of iterations depends on the data."""
+    """Run a while loop whose number of iterations depends on the data."""
     return lax.while_loop(lambda s: jnp.abs(s * s - x).max() > 1e-3, lambda s: (s + x / s) / 2, jnp.ones_like(x))
 
 

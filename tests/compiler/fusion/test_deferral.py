@@ -16,7 +16,7 @@ X = np.ones((4, 4), np.float32)
 
 
 def order(function: Any, *args: Any) -> list[str]:
-    """Which items there are in which order: sums by the dimension that they keep, everything else by its primitive's name."""
+    """List the items in their order: sums by the dimension that they keep, everything else by its primitive's name."""
     result = defer_small_kernels(fuse_function(function, *args), lambda kernel: kernel.parallel < len(kernel.sizes))
     check(result)
     return [str(node.results[0].aval.shape) if isinstance(node, KernelCall) else node.primitive.name for node in result.nodes]
@@ -55,7 +55,7 @@ def layers(x: Any, *weights: Any) -> Any:
 
 
 def put_off(least: int = 1, most_bytes: int = 1 << 20) -> tuple[list[str], list[int]]:
-    """The products of three layers' gradients in their order, by their shapes, and the numbers of those that are deferred among them."""
+    """Return the products of three layers' gradients in order, by their shapes, and the numbers of those that are deferred."""
     weights = [np.linspace(-1, 1, n * m, dtype=np.float32).reshape(n, m) for n, m in ((4, 5), (5, 6), (6, 7))]
     before = fuse_function(vf.grad(layers, (1, 2, 3)), X, *weights, target=SimpleTarget(computes_product=lambda kernel: True))
     result = defer_products(before, DeferralPolicy(lambda kernel: True, most_bytes, least))

@@ -42,7 +42,7 @@ def row_losses(x: Any, y: Any) -> Any:
 
 
 def pullback(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The gradient by the first argument, given the cotangent last."""
+    """Return the gradient by the first argument, given the cotangent last."""
     return lambda x, *rest: vf.vjp(lambda x: function(x, *rest[:-1]), x)[1](rest[-1])
 
 
@@ -91,7 +91,7 @@ def test_sums_over_columns_that_merge_with_two_others_are_one_kernel() -> None:
 
 
 def mixed_precision_block(p: dict[str, Any], x: Any) -> Any:
-    """A residual block with layer norms, whose products and sums over columns are bfloat16."""
+    """Return a residual block with layer norms, whose products and sums over columns are bfloat16."""
 
     def half(a: Any) -> Any:
         return a.astype(jnp.bfloat16)

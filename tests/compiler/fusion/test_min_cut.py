@@ -11,7 +11,7 @@ from volta_fn.compiler.fusion_groups import minimum_cut
 
 
 def separates(cut: set[int], below: dict[int, list[int]], tops: list[int]) -> bool:
-    """Whether no way from the tops to a node with nothing below it avoids the cut."""
+    """Return True if every path from the tops to a node with nothing below it crosses the cut."""
     stack = [t for t in tops if t not in cut]
     while stack:
         node = stack.pop()

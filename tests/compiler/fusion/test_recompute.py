@@ -93,7 +93,7 @@ def test_long_chains_are_not_computed_again() -> None:
 
 
 def rows_and_columns(partition: FusedProgram) -> tuple[list[int], list[int]]:
-    """How many sums the kernels over rows and those over columns of the activations have."""
+    """Count the sums of the activations that kernels over rows have, and those that kernels over columns have."""
     sums = lambda k: sum(isinstance(n, Reduce) for n in k.nodes)
     kernels = [k for k in partition.kernels if sums(k)]
     return [sums(k) for k in kernels if k.sizes == (64, 32)], [sums(k) for k in kernels if k.sizes == (32, 64)]
@@ -184,7 +184,7 @@ def test_what_is_compared_with_a_choice_from_it_is_computed_once(function: Any, 
 
 
 def fused_sums(kernel: Any) -> int:
-    """How many sums of a kernel have a product of the kernel as an operand, of those that are compared or reduced to an extremum."""
+    """Count the sums of a kernel, of those that are compared or reduced to an extremum, that have a product of the kernel as an operand."""
     nodes = kernel.nodes
     return sum(
         isinstance(n, Apply) and n.op == "add" and any(isinstance(nodes[o], Apply) and nodes[o].op == "mul" for o in n.operands)
@@ -194,7 +194,7 @@ def fused_sums(kernel: Any) -> int:
 
 
 def reached(kernel: Any, number: int) -> set[str]:
-    """The operations whose operands are a node, perhaps with another sign."""
+    """Return the operations whose operands are a node, perhaps with another sign."""
     results: set[str] = set()
     for i, n in enumerate(kernel.nodes):
         operands = n.operands if isinstance(n, Apply) else (n.operand,) if isinstance(n, Reduce) else ()

@@ -19,7 +19,7 @@ Y = RNG.standard_normal((3, 4, 8), np.float32)
 
 
 def parted(function: Any, *args: Any, parts: int = 3, buffers: int = 24) -> tuple[list[np.ndarray], list[str]]:
-    """The results with products in parts, and what the kernels are."""
+    """Return the results with products in parts, and the names of the kernels."""
     before = fuse_function(function, *args, target=SimpleTarget(computes_product=lambda kernel: True))
     after = split_k_into_consumers(before, lambda kernel: parts, buffers)
     result = evaluated(after, *args)
@@ -29,12 +29,12 @@ def parted(function: Any, *args: Any, parts: int = 3, buffers: int = 24) -> tupl
 
 
 def near(actual: Any, expected: Any) -> None:
-    """As near as sums of 12 products of numbers of about 1 are in float32, in any order, and what is made of them."""
+    """Check that results are as near as sums of 12 products of numbers of about 1 are in float32, in any order."""
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def evaluated(partition: FusedProgram, *args: Any) -> list[np.ndarray]:
-    """The results by items of a partition. Kernels of rows may store flat arrays, which is all the same to a device."""
+    """Return the results by items of a partition. Kernels of rows may store flat arrays, which is all the same to a device."""
     jaxpr = partition.closed.jaxpr
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*map(np.asarray, partition.closed.consts), *args], strict=True))
     for item in partition.nodes:

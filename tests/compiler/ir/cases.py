@@ -20,7 +20,7 @@ def shaped(*shape: int, dtype: str = "float32") -> Any:
 
 
 def kernels_of(function: Callable[..., Any], *args: Any) -> list[Kernel]:
-    """The kernels of a function's program, which has no other equations."""
+    """Return the kernels of a function's program, which has no other equations."""
     items = fuse_function(function, *args).nodes
     assert all(isinstance(item, KernelCall) for item in items)
     return [item.kernel for item in items if isinstance(item, KernelCall)]

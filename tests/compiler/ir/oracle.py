@@ -41,7 +41,7 @@ def fuse_function(function: Callable[..., Any], *args: Any, target: Target | Non
 
 
 def run(program: FusedProgram, *inputs: Any) -> list[np.ndarray]:
-    """The results of a fused program. Checks on the way that every item finds its operands and every kernel is well formed."""
+    """Return the results of a fused program, after a check that every item finds its operands and every kernel is well formed."""
     jaxpr = program.closed.jaxpr
     values: dict[Any, np.ndarray] = dict(zip(jaxpr.constvars, map(np.asarray, program.closed.consts), strict=True))
     values.update(zip(jaxpr.invars, map(np.asarray, inputs), strict=True))
@@ -59,7 +59,7 @@ def run(program: FusedProgram, *inputs: Any) -> list[np.ndarray]:
 
 
 def run_item(item: KernelCall | Equation, operands: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-    """The results of a kernel or an equation."""
+    """Return the results of a kernel or an equation."""
     if isinstance(item, KernelCall):
         check_kernel(item.kernel)
         return interpret(item.kernel, *operands)
@@ -69,5 +69,5 @@ def run_item(item: KernelCall | Equation, operands: Sequence[np.ndarray]) -> Seq
 
 
 def equations_apart(program: FusedProgram) -> list[str]:
-    """The names of the primitives that are in no kernel."""
+    """Return the names of the primitives that are in no kernel."""
     return [node.primitive.name for node in program.nodes if isinstance(node, Equation)]

@@ -25,7 +25,7 @@ def numbers(*shape: int) -> np.ndarray:
 
 
 def fused(function: Any, *args: np.ndarray) -> FusedProgram:
-    """The partition where products are kernels, whose values are those of plain evaluation."""
+    """Return the partition where products are kernels, whose values are those of plain evaluation."""
     partition = fuse_function(function, *args, target=TARGET)
     wanted = vf.tree.leaves(function(*map(jnp.array, args)))
     for got, want in zip(run(partition, *args), wanted, strict=True):
@@ -34,7 +34,7 @@ def fused(function: Any, *args: np.ndarray) -> FusedProgram:
 
 
 def only(partition: FusedProgram) -> tuple[Kernel, Contraction]:
-    """The only kernel, which is a contraction."""
+    """Return the only kernel, which is a contraction."""
     assert not equations_apart(partition)
     (kernel,) = partition.kernels
     result = contraction_of(kernel)

@@ -59,7 +59,7 @@ def test_levels_and_stages() -> None:
 
 
 def copy(**changes: Any) -> Kernel:
-    """A kernel that copies an array of shape (3, 2), with changes."""
+    """Return a kernel that copies an array of shape (3, 2), with changes."""
     load = Load(F32, 0, (3, 2), (ROWS, COLUMNS), (), Constant.of(0, F32))
     return replace(Kernel((3, 2), 2, (Buffer(6, F32),), (load,), (Store((3, 2), (ROWS, COLUMNS), 0),)), **changes)
 
@@ -108,7 +108,7 @@ def test_interior_padding_splits_the_axis() -> None:
 
 
 def row_sums(*stores: Store) -> Kernel:
-    """A kernel that sums the rows of an array of shape (3, 2), twice each sum, and the stores that are given."""
+    """Return a kernel that sums the rows of an array of shape (3, 2), twice each sum, and the stores that are given."""
     load = Load(F32, 0, (3, 2), (ROWS, COLUMNS), (), Constant.of(0, F32))
     bias = Load(F32, 1, (3,), (ROWS,), (), Constant.of(0, F32))
     nodes = (load, Reduce(F32, "reduce_sum", 0), bias, Apply(F32, "add", (1, 2)))

@@ -27,7 +27,7 @@ def program_of(sample: Sample, name: str) -> tuple[ClosedJaxpr, list[np.ndarray]
 
 
 def equations_with_operands(closed: ClosedJaxpr, inputs: list[np.ndarray]) -> Any:
-    """Each equation with the values of its operands and, by evaluation rules, of its results."""
+    """Return each equation with the values of its operands and, by evaluation rules, of its results."""
     values: dict[Any, np.ndarray] = dict(zip(closed.jaxpr.constvars, map(np.asarray, closed.consts), strict=True))
     values.update(zip(closed.jaxpr.invars, inputs, strict=True))
     for eqn in closed.eqns:

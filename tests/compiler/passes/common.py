@@ -20,7 +20,7 @@ SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -2.75, np.inf, -np.inf, np.nan, 1e-40, -1e
 
 
 def rewriting(*sources: RuleSource) -> Callable[[ClosedJaxpr], ClosedJaxpr]:
-    """A pass that applies these rules alone."""
+    """Return a pass that applies these rules alone."""
     rules = Rules(*sources)
     return lambda closed: rewrite(closed, rules)
 
@@ -57,12 +57,12 @@ def same_bits(first: Any, second: Any) -> None:
 
 
 def names(program: ClosedJaxpr) -> list[str]:
-    """The primitives of a program, in order."""
+    """Return the primitives of a program, in order."""
     return [e.primitive.name for e in program.eqns]
 
 
 def passed(pass_: Callable[[ClosedJaxpr], ClosedJaxpr], function: Callable[..., Any], *args: Any) -> ClosedJaxpr:
-    """The function's program after the pass, which is well formed, and gives the bits that the one before gives."""
+    """Return the function's program after the pass, which is well formed, and gives the bits that the one before gives."""
     before = vf.make_jaxpr(function)(*args)
     after = pass_(before)
     vf.check_jaxpr(after)
@@ -74,12 +74,12 @@ def passed(pass_: Callable[[ClosedJaxpr], ClosedJaxpr], function: Callable[..., 
 
 
 def algebra(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The rules of single operations, and what they leave dead taken away."""
+    """Return the rules of single operations, and what they leave dead taken away."""
     return eliminate_dead_code(identities(closed))
 
 
 def left(function: Callable[..., Any], *args: Any) -> list[str]:
-    """The primitives that `algebra` leaves, after a check of the values."""
+    """Return the primitives that `algebra` leaves, after a check of the values."""
     return names(passed(algebra, function, *args))
 
 

@@ -23,7 +23,7 @@ def positive_definite(dtype: str, *shape: int) -> np.ndarray:
 
 
 def expanded(x: np.ndarray, width: int) -> ClosedJaxpr:
-    """The program of a factorisation, by panels of so many columns."""
+    """Return the program of a factorisation, by panels of so many columns."""
     program = vf.make_jaxpr(lambda x: lax.linalg.cholesky(x, symmetrize_input=False))(x)
     return expand_cholesky(program, lambda x: width)
 

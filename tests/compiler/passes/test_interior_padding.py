@@ -16,7 +16,7 @@ TARGETS = [vf.devices("cpu")[0], vf.devices("gpu")[0]]
 
 
 def padded(x: np.ndarray, value: Any, config: tuple[tuple[int, int, int], ...]) -> np.ndarray:
-    """The padded array, one axis after another: first between elements, then at the ends, where negative numbers drop some."""
+    """Return the padded array, one axis after another: first between elements, then at the ends, where negative numbers drop some."""
     for axis, (low, high, interior) in enumerate(config):
         moved = np.moveaxis(x, axis, 0)
         apart = np.full((max(len(moved) + (len(moved) - 1) * interior, 0), *moved.shape[1:]), value, x.dtype)

@@ -24,7 +24,7 @@ H = RNG.standard_normal((3, 4)).astype(np.float32)
 
 
 def divided(function: Callable[..., Any], *args: Any) -> list[list[str]]:
-    """The primitives of a function's program and of each scan in it, after a check that it gives what it gave."""
+    """Return the primitives of a function's program and of each scan in it, after a check that the values are unchanged."""
     before = vf.make_jaxpr(function)(*args)
     after = optimize(before)
     assert optimize(before) is after is optimize(after)

@@ -30,7 +30,7 @@ def names(partition: Any) -> list[str]:
 
 
 def check(function: Any, *args: Any, kernels: int = 1) -> None:
-    """The function is so many kernels and nothing else, and gives what its operations give one by one."""
+    """Check that the function is so many kernels and nothing else, and gives what its operations give one by one."""
     partition = parts(function, *args)
     assert not names(partition) and len(partition.kernels) == kernels
     for actual, wanted in zip(oracle.run(partition, *args), vf.tree.leaves(function(*args)), strict=True):
@@ -43,7 +43,7 @@ def softened(x: Any) -> Any:
 
 
 def chosen(x: Any, labels: Any, **options: Any) -> Any:
-    """The element of each row that its label says."""
+    """Return the element of each row that its label says."""
     numbers = vf.lax.GatherDimensionNumbers((), (1,), (1,), (0,), (0,))
     return vf.lax.gather(x, labels[:, None], numbers, (1, 1), **options)
 

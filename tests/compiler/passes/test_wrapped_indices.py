@@ -20,7 +20,7 @@ GPU = vf.devices("gpu")[0]
 
 
 def rewritten(function: Callable[..., Any], *arguments: Any) -> list[str]:
-    """The names of a program's equations after the pass."""
+    """Return the names of a program's equations after the pass."""
     program: ClosedJaxpr = vf.make_jaxpr(function)(*arguments)
     return [eqn.primitive.name for eqn in keep_negative_indices(program).eqns]
 

@@ -26,19 +26,19 @@ def model(x: Any) -> Any:
 
 
 def traced(function: Callable[..., Any] = model, *args: Any) -> ClosedJaxpr:
-    """The simplified program of a function."""
+    """Return the simplified program of a function."""
     return pipeline.simplify(vf.make_jaxpr(function)(*args or (X,)))
 
 
 def with_equations(closed: ClosedJaxpr, change: Callable[[list[Equation]], Any]) -> ClosedJaxpr:
-    """A program with changed equations."""
+    """Return a program with changed equations."""
     eqns = [*closed.eqns]
     change(eqns)
     return closed.replace(eqns=eqns)
 
 
 def with_kernel(program: FusedProgram, change: Callable[[KernelCall], KernelCall], number: int = 0) -> FusedProgram:
-    """A fused program with a changed kernel call."""
+    """Return a fused program with a changed kernel call."""
     calls = [n for n, node in enumerate(program.nodes) if isinstance(node, KernelCall)]
     nodes = [*program.nodes]
     nodes[calls[number]] = change(nodes[calls[number]])  # type: ignore[arg-type]  # it is a call

@@ -32,7 +32,7 @@ def fused(function: Callable[..., Any] = padded) -> FusedProgram:
 
 
 def changed(kernel: Kernel, kind: type, **fields: Any) -> Kernel:
-    """A kernel with fields of the first node of a kind changed."""
+    """Return a kernel with fields of the first node of a kind changed."""
     number = next(n for n, node in enumerate(kernel.nodes) if isinstance(node, kind))
     nodes = [*kernel.nodes]
     nodes[number] = replace(nodes[number], **{k: v(nodes[number]) if callable(v) else v for k, v in fields.items()})
@@ -88,7 +88,7 @@ def test_a_store_is_missing() -> None:
 
 
 def copy(mask: tuple[Range, ...], sizes: tuple[int, ...] = (4, 4)) -> Kernel:
-    """A kernel that stores x[i + j - 3] where a mask lets it."""
+    """Return a kernel that stores x[i + j - 3] where a mask lets it."""
     index = (along(0).plus(-3).replaced({0: along(0)}),)
     value = Range(along(0), 0, 1).value
     both = type(value)(((0, 1), (1, 1)), -3)

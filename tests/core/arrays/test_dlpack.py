@@ -27,7 +27,7 @@ COUNT = 1 << 16
 
 
 def address(x: Any) -> int:
-    """Where an array's elements are."""
+    """Return the address of an array's elements."""
     if isinstance(x, torch.Tensor):
         return x.data_ptr()
     return x.unsafe_buffer_pointer() if isinstance(x, jax.Array) else np.asarray(x).__array_interface__["data"][0]

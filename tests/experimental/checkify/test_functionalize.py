@@ -116,7 +116,7 @@ def without_lines(text: str) -> str:
 
 
 def root(x: Any) -> Any:
-    """Three lines that may fail."""
+    """Compute in three lines, each of which may fail."""
     vf.experimental.checkify.check(x > -10, "x is {}", x)
     y = vf.numpy.log(x)
     return y / (x - 2)

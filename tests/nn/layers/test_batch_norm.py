@@ -16,7 +16,7 @@ OPTIONS = [{}, {"momentum": 0.3, "eps": 0.01}, {"momentum": None}, {"affine": Fa
 
 
 def assert_states_near(state: nn.BatchNormState, oracle: torch.nn.Module, dtype: str) -> None:
-    """The running statistics are those of PyTorch's layer."""
+    """Check that the running statistics are those of PyTorch's layer."""
     assert_near(state.mean, oracle.running_mean, dtype, "mean")
     assert_near(state.var, oracle.running_var, dtype, "variance")
     assert int(state.batches) == int(oracle.num_batches_tracked)

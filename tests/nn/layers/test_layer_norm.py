@@ -29,7 +29,7 @@ CASES: dict[str, tuple[Any, Any, tuple[int, ...]]] = {
 
 
 def with_numbers(layer: Any, dtype: str) -> Any:
-    """The layer with parameters that show where they go."""
+    """Return the layer with parameters that show where they go."""
     return vf.tree.map(lambda leaf: vf.numpy.asarray(numbers(leaf.shape, dtype, seed=leaf.size)), layer)
 
 

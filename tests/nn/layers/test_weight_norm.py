@@ -35,7 +35,7 @@ def pair(case: str, dtype: str) -> tuple[Any, Any, np.ndarray]:
 
 
 def as_torch(weight: np.ndarray, case: str) -> Any:
-    """A weight in PyTorch's layout, which differs for linear layers."""
+    """Return a weight in PyTorch's layout, which differs for linear layers."""
     return torch.tensor(weight.T if case == "linear" else weight)
 
 
@@ -120,7 +120,7 @@ class KeyedAndStateful(nn.Module):
     weight: vf.Array
 
     def __call__(self, x, state, *, key=None, training=False):
-        """The input times the weight; counts the calls in training with a key."""
+        """Multiply the input by the weight; count the calls in training with a key."""
         return x * self.weight, state + int(training and key is not None)
 
 

@@ -18,7 +18,7 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 
 
 def as_torch(value: Any) -> Any:
-    """A NumPy array as a tensor."""
+    """Return a NumPy array as a tensor."""
     return torch.tensor(np.asarray(value))
 
 

@@ -85,7 +85,7 @@ def test_probabilities_outside_their_range_give_nan():
 
 
 def focal(x: object, y: object, alpha: float | None, gamma: float) -> object:
-    """The focal loss by its definition."""
+    """Return the focal loss by its definition."""
     p = torch.sigmoid(x)
     entropy = F.binary_cross_entropy_with_logits(x, y, reduction="none")
     share = 1.0 if alpha is None else alpha * y + (1 - alpha) * (1 - y)

@@ -25,7 +25,7 @@ OPTIONS = list(itertools.product(SHAPES, ["mean", "sum", "none"], [0.0, 0.2], [F
 
 
 def torch_weight(dtype: str, weighted: bool) -> object:
-    """The class weights as a tensor, or none."""
+    """Return the class weights as a tensor, or none."""
     return as_torch(WEIGHT.astype(dtype)) if weighted else None
 
 

@@ -41,7 +41,7 @@ def test_matches_pytorch(blank, reduction, dtype):
 
 
 def spelt(path: tuple[int, ...]) -> tuple[int, ...]:
-    """What a path spells: repeats merged, blanks (0) dropped."""
+    """Return the labels of a path: repeats merged, blanks (0) dropped."""
     return tuple(label for label, _ in itertools.groupby(path) if label != 0)
 
 

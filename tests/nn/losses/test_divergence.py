@@ -39,7 +39,7 @@ def test_impossible_targets_cost_nothing_whatever_the_prediction(log_target):
 
 
 def gaussian(mu: object, logvar: object) -> object:
-    """The divergence from the standard normal distribution, by PyTorch's distributions."""
+    """Return the divergence from the standard normal distribution, by PyTorch's distributions."""
     normal = torch.distributions.Normal(mu, torch.exp(0.5 * logvar))
     return torch.distributions.kl_divergence(normal, torch.distributions.Normal(0.0, 1.0))
 

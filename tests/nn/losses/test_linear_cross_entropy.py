@@ -34,7 +34,7 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 def definition(
     x: Any, weight: Any, labels: Any, bias: Any = 0.0, *, where: Any = True, smoothing: float = 0.0, z_loss: float = 0.0, cap: Any = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The losses of all examples, in float64, and which of them count."""
+    """Return the losses of all examples, in float64, and which of them count."""
     logits = np.asarray(x, np.float64) @ np.asarray(weight, np.float64) + np.asarray(bias, np.float64)
     logits = logits if cap is None else cap * np.tanh(logits / cap)
     top = logits.max(-1, keepdims=True)

@@ -14,7 +14,7 @@ WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 def of_cell(cell: Any) -> dict[str, np.ndarray]:
-    """A cell's parameters, or its gradients, by PyTorch's names and in its layout."""
+    """Return a cell's parameters, or its gradients, by PyTorch's names and in its layout."""
     return {name: np.asarray(getattr(cell, name)).T for name in WEIGHTS if getattr(cell, name) is not None}
 
 
@@ -42,7 +42,7 @@ def torch_twin(layer: Any) -> Any:
 
 
 def random_carry(layer: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """A carry for ours and, as the same numbers, for PyTorch's."""
+    """Return a carry for ours and, as the same numbers, for PyTorch's."""
     carry = tuple([numbers(shape, dtype, seed) for seed in (7, 8)])
     return carry if isinstance(layer, (nn.LSTM, nn.LSTMCell)) else carry[0]
 

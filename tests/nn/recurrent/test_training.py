@@ -18,7 +18,7 @@ KEY = random.key(0)
 
 
 def trained(model: Any, loss: Any, batches: Any, steps: int, rate: float) -> tuple[Any, Any]:
-    """The model after Adam's steps over batches with a leading axis of steps, and the losses."""
+    """Return the model after Adam's steps over batches with a leading axis of steps, and the losses."""
     optimizer = optim.adam(rate)
 
     @vf.jit

@@ -89,12 +89,12 @@ SMOOTH = ("smooth_labels", "make_fenchel_young_loss", "ctc_loss_with_forward_pro
 
 
 def arrays(values: tuple[Any, ...], dtype: str) -> list[np.ndarray]:
-    """The values in a dtype; integers and booleans as they are."""
+    """Return the values in a dtype; integers and booleans as they are."""
     return [np.asarray(v, dtype) if np.asarray(v).dtype == np.float64 else np.asarray(v) for v in values]
 
 
 def value_and_gradient(library: Any, numpy: Any, loss: Any, arguments: list[Any], options: dict[str, Any]) -> tuple[Any, Any]:
-    """The loss, and the gradient of a function of it."""
+    """Return the loss, and the gradient of a function of it."""
 
     def total(x: Any) -> tuple[Any, Any]:
         out = loss(x, *arguments[1:], **options)

@@ -16,7 +16,7 @@ def rosenbrock(w):
 
 
 def minimise(library, optimizer, value_and_grad, jit, w, steps, loss=rosenbrock):
-    """The losses on the way, the parameters at the end and the state."""
+    """Return the losses on the way, the parameters at the end and the state."""
 
     @jit
     def step(w, state):

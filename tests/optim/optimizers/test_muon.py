@@ -18,7 +18,7 @@ def numbers(library, **fields):
 
 
 def of(library):
-    """Where Muon is: with Optax among the contributions."""
+    """Return the state of Muon, which Optax has among its contributions."""
     return optim if library is optim else library.contrib
 
 

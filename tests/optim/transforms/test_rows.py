@@ -25,7 +25,7 @@ def slopes(indices: np.ndarray) -> np.ndarray:
 
 
 def whole(indices: np.ndarray, gradients: np.ndarray) -> np.ndarray:
-    """The gradient by the table."""
+    """Return the gradient by the table."""
     total = np.zeros(TABLE.shape, np.float64)
     np.add.at(total, indices.astype(np.int64), gradients)
     return total.astype(np.float32)

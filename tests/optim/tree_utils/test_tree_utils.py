@@ -104,7 +104,7 @@ def test_dtypes_that_differ():
 
 
 def state_of(library: Any, numpy: Any) -> Any:
-    """A state with names at several depths, in tuples, dicts and lists."""
+    """Return a state with names at several depths, in tuples, dicts and lists."""
     optimizer = library.chain(library.inject_hyperparams(library.sgd)(0.1, momentum=0.9), library.adam(0.1), library.ema(0.9))
     return optimizer.init({"w": numpy.zeros(2), "list": [numpy.zeros(1)]})
 

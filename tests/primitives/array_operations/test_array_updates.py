@@ -20,7 +20,7 @@ def array(shape, dtype="float32"):
 
 
 def in_place(method, x, index, values):
-    """What NumPy's update of a copy gives, element by element."""
+    """Return what NumPy's update of a copy gives, element by element."""
     out = x.copy()
     if method == "set":
         out[index] = values

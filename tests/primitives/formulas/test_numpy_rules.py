@@ -31,13 +31,13 @@ def corners(dtype: type) -> np.ndarray:
 
 
 def pairs(dtype: type) -> tuple[np.ndarray, np.ndarray]:
-    """Every pair of corners."""
+    """Return every pair of corners."""
     x, y = np.meshgrid(corners(dtype), corners(dtype))
     return x.ravel(), y.ravel()
 
 
 def wrapped(value: int, dtype: type) -> int:
-    """A Python integer reduced to the range of a dtype."""
+    """Return a Python integer reduced to the range of a dtype."""
     info = np.iinfo(dtype)
     return (value - info.min) % (info.max - info.min + 1) + info.min
 

@@ -31,7 +31,7 @@ end:
 
 
 def numbers() -> np.ndarray:
-    """All of float16, the middles between neighbours, and what is just beside these."""
+    """Return all of float16, the middles between neighbours, and what is just beside these."""
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float64)
     finite = np.sort(halves[np.isfinite(halves)])
     middles = (finite[1:] + finite[:-1]) / 2

@@ -17,7 +17,7 @@ pytest.importorskip("llvmlite")
 
 
 def module(lines: int, calls: int) -> str:
-    """A function of so many instructions, called so often."""
+    """Return a function of so many instructions, called so often."""
 
     def long(x: Lanes) -> Lanes:
         for _ in range(lines):

@@ -35,7 +35,7 @@ if os.name != "nt":
 
 @functools.lru_cache(maxsize=256)
 def entries(text: str, symbols: tuple[str, ...], shared: tuple[SharedFunction, ...] = ()) -> tuple[int, ...]:
-    """The addresses of a text's entry points, which may call shared functions."""
+    """Return the addresses of a text's entry points, which may call shared functions."""
     loaded = load_objects([compile_object(text), *[_code(function) for function in shared]], symbols)
     _KEPT.append(loaded)
     return tuple(loaded.addresses)
@@ -98,7 +98,7 @@ def run_routine(
     chunks: int = 1,
     places: Mapping[int, int] | None = None,
 ) -> list[np.ndarray]:
-    """The results of a routine on contiguous copies of `inputs`.
+    """Return the results of a routine on contiguous copies of `inputs`.
 
     Every launch's tasks are split into so many `chunks`, done one by one in reverse order: tasks must not depend on each other. Fails if
     an operand is changed, or if memory next to results or workspace is; reading beyond an operand ends the process. `places` says which

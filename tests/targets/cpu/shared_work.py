@@ -71,7 +71,7 @@ def steps() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
 
 
 def digest(results: Any) -> str:
-    """A digest of all bits."""
+    """Return a digest of all bits."""
     whole = hashlib.sha256()
     for leaf in vf.tree.leaves(results):
         whole.update(np.asarray(leaf).tobytes())

@@ -37,7 +37,7 @@ def _numpy_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def agree(function: Callable[..., Any], inputs: list[np.ndarray], error: float, what: str) -> None:
-    """All four ways, machine code twice: the second time to the bit, with the arguments as they were."""
+    """Check that all four ways agree, machine code twice: the second time to the bit, with the arguments as they were."""
     given_, copies = arrays(inputs), [x.copy() for x in inputs]
     expected = host(function(*given_))
     closed = vf.make_jaxpr(function)(*given_)
@@ -58,7 +58,7 @@ def agree(function: Callable[..., Any], inputs: list[np.ndarray], error: float, 
 
 
 def chosen(sample: Sample) -> list[str]:
-    """Two of a sample's dtypes: the first, and any other."""
+    """Return two of a sample's dtypes: the first, and any other."""
     first, *others = sample.dtypes
     return [first, *others[zlib.crc32(str(sample).encode()) % max(len(others), 1) :][:1]]
 

@@ -30,7 +30,7 @@ def operands(
 
 
 def check(layout: QuantizedLayout, arrays: list[np.ndarray]) -> None:
-    """The routine gives the products of the numbers, in one piece and in three, and stays within its arrays."""
+    """Check that the routine gives the products of the numbers, in one piece and in three, and stays within its arrays."""
     x, data, scales, *offsets = arrays
     avals = tuple([ShapedArray(a.shape, a.dtype) for a in arrays])
     routine = quantized.quantized_dot(avals, {"layout": layout, "transposed": False})

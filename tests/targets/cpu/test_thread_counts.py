@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def digests(cache: Path) -> dict[str, dict[str, list[str]]]:
-    """What the work gives in a fresh process."""
+    """Return what the work gives in a fresh process."""
     environment = os.environ | {"VOLTA_NUM_THREADS": "1", "VOLTA_CACHE_DIR": str(cache), "VOLTA_NATIVE": "1"}
     command = [sys.executable, "-m", "tests.targets.cpu.shared_work"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

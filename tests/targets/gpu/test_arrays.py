@@ -31,7 +31,7 @@ def test_there_and_back(dtype: str, shape: tuple[int, ...]) -> None:
 
 
 def both(function: Any, *args: Any) -> None:
-    """The function gives the same on both devices, jitted, twice."""
+    """Check that the function gives the same on both devices, jitted, twice."""
     expected = host(function(*args))
     run = vf.jit(function)
     with vf.default_device(GPU):

@@ -23,7 +23,7 @@ def _on_the_gpu() -> Iterator[None]:
 
 
 def cost(function: Callable[..., Any], *args: Any) -> Counters:
-    """What the second call of a jitted function has the device and the host do."""
+    """Count what the second call of a jitted function has the device and the host do."""
     run = vf.jit(function)
     vf.block_until_ready(run(*args))
     before = GPU.backend.counters

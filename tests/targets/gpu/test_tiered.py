@@ -38,7 +38,7 @@ def shaders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def product(rows: int) -> tuple[Callable[[], np.ndarray], np.ndarray]:
-    """A jitted product with something done to the sums, called on the GPU; and what it should be. Every size has a shader of its own."""
+    """Return a call of a jitted product on the GPU, with something done to the sums, and its result. Every size has a shader of its own."""
     rng = np.random.default_rng(rows)
     x, y = rng.standard_normal((rows, 40), np.float32), rng.standard_normal((40, 36), np.float32)
     jitted, placed = vf.jit(lambda x, y: (x @ y) * 0.5 + 1), vf.device_put((x, y), GPU)

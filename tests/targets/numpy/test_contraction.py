@@ -30,7 +30,7 @@ def sample(rng: np.random.Generator, shape: tuple[int, ...], dtype: type) -> np.
 
 
 def oracle(lhs: np.ndarray, rhs: np.ndarray, dimension_numbers: tuple, dtype: np.dtype) -> np.ndarray:
-    """The same sum by `np.einsum`; Python integers stand in for the integer dtypes, so that wrapping is done here."""
+    """Return the same sum by `np.einsum`; Python integers stand in for the integer dtypes, so that wrapping is done here."""
     (lc, rc), (lb, rb) = dimension_numbers
     left, right = list(range(lhs.ndim)), list(range(100, 100 + rhs.ndim))
     for i, j in [*zip(lc, rc, strict=True), *zip(lb, rb, strict=True)]:

@@ -18,7 +18,7 @@ CONSTANT = np.array([0.5, 1.5, 2.5])
 
 
 def grown(c: Any, x: Any) -> Any:
-    """Both parts in memory of their own."""
+    """Return both parts in memory of their own."""
     return (c[0] * 2 + x, c[1] - x * 0.5), (c[0], c[1])
 
 
@@ -27,19 +27,19 @@ def exchanged(c: Any, x: Any) -> Any:
 
 
 def doubled(c: Any, x: Any) -> Any:
-    """One new array for both parts."""
+    """Return one new array for both parts."""
     new = c[0] + c[1] * x
     return (new, new), new
 
 
 def viewed(c: Any, x: Any) -> Any:
-    """The second part is the first turned round."""
+    """Return the first part turned round as the second."""
     new = c[0] * x + 1
     return (new, lax.rev(new, (0,))), c[1]
 
 
 def viewed_late(c: Any, x: Any) -> Any:
-    """A view of the old carry is carried together with a new one."""
+    """Carry a view of the old carry together with a new one."""
     return (c[0] + x, lax.rev(c[0], (0,))), (c[1], lax.rev(c[0], (0,)))
 
 
@@ -48,17 +48,17 @@ def from_rows(c: Any, x: Any) -> Any:
 
 
 def constant(c: Any, x: Any) -> Any:
-    """A part computed from what the program holds."""
+    """Compute a part from what the program holds."""
     return (lax.max(CONSTANT, CONSTANT), c[0] * x), (c[0], CONSTANT)
 
 
 def held(c: Any, x: Any) -> Any:
-    """A part replaced by what the program holds."""
+    """Replace a part by what the program holds."""
     return (vf.device_put(CONSTANT), c[0] + x), c[1]
 
 
 def nested(c: Any, x: Any) -> Any:
-    """The result of an inner loop, whose memory may be shared."""
+    """Return the result of an inner loop, whose memory may be shared."""
     inner = lax.scan(lambda d, _: (d * 0.5 + x, None), c[0], None, length=2)[0]
     return (inner, c[0] - inner), (inner, c[1])
 
@@ -67,7 +67,7 @@ STEPS = [grown, exchanged, doubled, viewed, viewed_late, from_rows, constant, he
 
 
 def by_hand(step: Any, start: Any, reverse: bool) -> Any:
-    """The loop on copies: every array of each step is a new one."""
+    """Run the loop on copies: every array of each step is a new one."""
     fresh = vf.jit(step)
     carry, ys = start, []
     for x in ROWS[::-1] if reverse else ROWS:

@@ -58,7 +58,7 @@ def convolutions(draw: st.DrawFn) -> tuple[dict[str, tuple[int, ...]], dict[str,
 
 
 def exact(params: dict[str, Any], lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """The definition, in the dtype that a kernel sums in, rounded once."""
+    """Compute the definition, in the dtype that a kernel sums in, rounded once."""
     half = lhs.dtype in (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
     wide = np.float32 if half else lhs.dtype
     return convolve(lhs.astype(wide), rhs.astype(wide), **params).astype(lhs.dtype)
@@ -135,7 +135,7 @@ def test_operands_may_be_views_of_any_strides() -> None:
 def layer(
     batch: int, channels: int, features: int, size: int, taps: int, stride: int, pad: int, groups: int, numbers: Any
 ) -> dict[str, Callable]:
-    """A layer's forward pass and gradients by its input and weights, as functions without arguments."""
+    """Return a layer's forward pass and gradients by its input and weights, as functions without arguments."""
     lhs_spec, rhs_spec, out_spec = numbers
     placed = lambda spec, shape: tuple(shape[spec.index(i)] for i in range(4))
     swap = lambda spec: (spec[1], spec[0], *spec[2:])

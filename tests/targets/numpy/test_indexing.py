@@ -24,7 +24,7 @@ def make(shape, dtype, seed):
 
 @st.composite
 def problems(draw):
-    """An operand's shape, indices, window sizes, and the roles of the dimensions."""
+    """Return an operand's shape, indices, window sizes, and the roles of the dimensions."""
     shape = tuple(draw(st.lists(st.integers(1, 4), max_size=4)))
     rank = len(shape)
     roles = [draw(st.sampled_from(["batching", "collapsed", "addressed", "addressed and collapsed", "free"])) for _ in shape]
@@ -47,7 +47,7 @@ def problems(draw):
 
 
 def starts_of(problem):
-    """For every place of the batch, the start of its window along each dimension of the operand."""
+    """Yield the start of the window along each dimension of the operand, for every place of the batch."""
     shape, indices, _, _, _, addressed, batching, partners = problem
     for place in np.ndindex(*indices.shape[:-1]):
         start = dict.fromkeys(range(len(shape)), 0)
@@ -58,7 +58,7 @@ def starts_of(problem):
 
 
 def window_of(problem, start, mode):
-    """The window's slices, or None if it is left out."""
+    """Return the window's slices, or None if it is left out."""
     shape, sizes = problem[0], problem[2]
     if mode is CLIP:
         start = [min(max(s, 0), n - size) for s, n, size in zip(start, shape, sizes, strict=True)]

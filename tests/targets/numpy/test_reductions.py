@@ -22,7 +22,7 @@ KERNELS = {"cumsum": np.add, "cumprod": np.multiply, "cummax": np.maximum, "cumm
 
 
 def naive(ufunc, x, axis, reverse):
-    """The definition, element by element."""
+    """Compute the definition, element by element."""
     out, n = x.copy(), x.shape[axis]
     rows = np.moveaxis(out, axis, 0)
     for i in range(n - 2, -1, -1) if reverse else range(1, n):

@@ -29,14 +29,14 @@ def make(shape, dtype, seed):
 
 
 def number_key(x):
-    """A Python value that compares in the documented order."""
+    """Return a Python value that compares in the documented order."""
     if isinstance(x, (complex, np.complexfloating)):
         return number_key(x.real) + number_key(x.imag)
     return (bool(np.isnan(x)), 0 if np.isnan(x) else (x.item() if x.dtype.kind in "biu" else float(x)))
 
 
 def naive_order(keys):
-    """The stable order along the last axis of one or more keys."""
+    """Return the stable order along the last axis of one or more keys."""
     order = np.zeros(keys[0].shape, int)
     for place in np.ndindex(*keys[0].shape[:-1]):
         rows = [[number_key(x) for x in key[place]] for key in keys]

@@ -20,7 +20,7 @@ DTYPES = [*FLOATS, np.bool_, np.int8, np.uint16, np.int32, np.uint64]
 
 @st.composite
 def geometries(draw: st.DrawFn) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """A shape and how windows lie on it."""
+    """Return a shape and how windows lie on it."""
     rank = draw(st.integers(0, 3))
     per_axis = lambda values: tuple(draw(st.lists(values, min_size=rank, max_size=rank)))
     geometry = {
@@ -42,7 +42,7 @@ def sample(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, na
 
 
 def extremum(x: np.ndarray, op: str) -> Any:
-    """A function of a list of elements: NumPy's maximum or minimum, or the value that the reduction of nothing has."""
+    """Return a function of a list of elements: NumPy's maximum or minimum, or the value that the reduction of nothing has."""
     if x.dtype.kind in "fV":
         empty: Any = -np.inf if op == "max" else np.inf
     else:

@@ -191,7 +191,7 @@ def grids(device: NvidiaDriver) -> None:
 
 
 def recordings(device: NvidiaDriver) -> None:
-    """A graph gives what its dispatches give, whatever the order of those that are independent."""
+    """Check that a graph gives what its dispatches give, whatever the order of those that are independent."""
     blocks = [array(device, [1] * 1000) for _ in range(12)]
     rng = np.random.default_rng(0)
     pairs = [rng.choice(12, 2, replace=False) for _ in range(300)]
@@ -297,7 +297,7 @@ def speed(device: NvidiaDriver) -> None:
 
 
 def losses(device: NvidiaDriver) -> None:
-    """A kernel that faults loses the device, for the rest of the process."""
+    """Check that a kernel that faults loses the device, for the rest of the process."""
     a = array(device, [1])
     device.play([step(device, FAULT, a, a, 1)])
     try:
@@ -319,7 +319,7 @@ def losses(device: NvidiaDriver) -> None:
 
 
 def everywhere(device: NvidiaDriver) -> None:
-    """All GPUs can be open at once."""
+    """Check that all GPUs can be open at once."""
     others = [opened(model) for model in gpus()]
     for other in others:
         commands(other)

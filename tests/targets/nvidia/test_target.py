@@ -34,7 +34,7 @@ def on_matrix_units(dispatches: list[Run]) -> list[bool]:
 
 
 def layer(x: Any, w: Any, b: Any, r: Any) -> Any:
-    """A layer with an activation and a residual connection."""
+    """Return a layer with an activation and a residual connection."""
     return r + vf.nn.gelu(x @ w + b)
 
 

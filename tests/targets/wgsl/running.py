@@ -24,7 +24,7 @@ _MARGIN = 64
 
 @functools.cache
 def device() -> Any:
-    """The machine's GPU, or the software one."""
+    """Return the machine's GPU, or the software one."""
     adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
     features = [name for name in _FEATURES if name in adapter.features]
     limits = {k: v for k, v in adapter.limits.items() if k.startswith("max-")}
@@ -33,7 +33,7 @@ def device() -> Any:
 
 @functools.cache
 def capabilities() -> TargetCapabilities:
-    """What that GPU can do; how it computes is known to the backend, which has tried."""
+    """Return what that GPU can do; how it computes the backend has tried."""
     limits = device().limits
     features = {fact: name in device().features for name, fact in _FEATURES.items()}
     info = device().adapter.info
@@ -55,7 +55,7 @@ def capabilities() -> TargetCapabilities:
 
 @functools.lru_cache(maxsize=1024)
 def _pipeline(source: str, count: int, written: frozenset[int]) -> tuple[Any, Any]:
-    """The layout of the bindings, some of which the shader may leave unread, and the pipeline."""
+    """Return the layout of the bindings, some of which the shader may leave unread, and the pipeline."""
     kinds = ["storage" if binding in written else "read-only-storage" for binding in range(count)]
     visibility = wgpu.ShaderStage.COMPUTE
     entries = [{"binding": binding, "visibility": visibility, "buffer": {"type": kind}} for binding, kind in enumerate(kinds)]
@@ -79,7 +79,7 @@ class _Held:
         self.buffer = device().create_buffer_with_data(data=data, usage=usage)
 
     def content(self, what: str) -> bytes:
-        """Its bytes. Fails if the margin is not what it was."""
+        """Return its bytes. Fail if the margin is not what it was."""
         data = bytes(device().queue.read_buffer(self.buffer))
         assert data[_padded(self.size) :] == self.margin * _MARGIN, f"{what}: written beyond its end"
         return data[: self.size]
@@ -93,7 +93,7 @@ def run_routine(
     margins: bool = True,
     place: int | None = None,
 ) -> list[np.ndarray]:
-    """The results of a routine. Fails if an operand is changed, or memory behind results or workspaces, or if better shaders differ.
+    """Return the results of a routine. Fail if an operand is changed, or memory behind results or workspaces, or if better shaders differ.
 
     Shaders that ask for a buffer's length see the margin, too, unless there are none. The first result may be in the memory of the operand
     at a `place`: then it begins as that, and the first dispatch is left out.
@@ -144,7 +144,7 @@ def _run(
 
 @functools.cache
 def known_width() -> TargetCapabilities:
-    """What this GPU can do, with the one width that its subgroups have in workgroups of whole ones."""
+    """Return what this GPU can do, with the one width that its subgroups have in workgroups of whole ones."""
     shader = Shader(capabilities(), 128)
     size = shader.builtin("subgroup_size")
     target = shader.buffer(0, np.dtype(np.uint32), written=True)

@@ -21,7 +21,7 @@ GPU = vf.devices("gpu")[0]
 
 
 def run(function: Any, *args: Any, **options: Any) -> tuple[list[np.ndarray], int]:
-    """The results of a second call on the GPU, and its dispatches."""
+    """Return the results of a second call on the GPU, and its dispatches."""
     jitted = vf.jit(function, **options)
     jitted.clear_cache()
     vf.block_until_ready(jitted(*vf.device_put(args, GPU)))
@@ -32,7 +32,7 @@ def run(function: Any, *args: Any, **options: Any) -> tuple[list[np.ndarray], in
 
 
 def both(monkeypatch: pytest.MonkeyPatch, function: Any, *args: Any, **options: Any) -> tuple[list[np.ndarray], int, int]:
-    """The results, the same bits with independent dispatches fused and without, and how many dispatches there are with and without."""
+    """Return the results, the same bits with independent dispatches fused and without, and both numbers of dispatches."""
     actual, few = run(function, *args, **options)
     monkeypatch.setattr(target, "fuse_horizontally", lambda commands, *_: list(commands))
     wanted, many = run(function, *args, **options)
@@ -86,7 +86,7 @@ def test_who_writes_over_what_others_read_comes_after_them(monkeypatch: pytest.M
 
 
 def sharing(slots: Slots, shared: tuple[str, int], *, deferred: bool) -> Run:
-    """A dispatch of a few workgroups that share some memory and wait, each writing to a slot of its own."""
+    """Return a dispatch of a few workgroups that share some memory and wait, each writing to a slot of its own."""
     declarations = (Binding("b0", "f32", written=True), WorkgroupVariable("room", *shared))
     shader = ShaderModule(declarations, 64, (Builtin("workgroup_id", "_workgroup_id", "vec3<u32>"),), "  workgroupBarrier();\n")
     return Run(shader, frozenset({0}), (range_of(slots.caller(), 64),), (4, 1, 1), deferred=deferred)

@@ -64,7 +64,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...], Callable[...,
 
 
 def seeing(size: int) -> Device:
-    """A device that sees so many bytes through one binding."""
+    """Return a device that sees so many bytes through one binding."""
     device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.handle.adapter))
     device.backend.gpu.target.capabilities = device.backend.gpu.target.capabilities._replace(binding=size)
     return device

@@ -21,12 +21,12 @@ def arrays(dtype: Any = np.float32) -> list[np.ndarray]:
 
 
 def few(usual: int, with_eight: int) -> int:
-    """How many dispatches there are, usually and where a shader has no more than eight buffers: the kernels here have some twenty."""
+    """Count the dispatches, usually and where a shader has no more than eight buffers: the kernels here have some twenty."""
     return with_eight if GPU.backend.gpu.capabilities.buffers <= 8 else usual
 
 
 def run(function: Any, *args: Any, **options: Any) -> tuple[list[np.ndarray], int]:
-    """The results on the GPU, and how many dispatches the second call took."""
+    """Return the results on the GPU, and how many dispatches the second call took."""
     placed = lambda: vf.device_put(args, GPU)
     jitted = vf.jit(function, **options)
     vf.block_until_ready(jitted(*placed()))

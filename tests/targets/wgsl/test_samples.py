@@ -26,7 +26,7 @@ WITHOUT = frozenset({"eig", "hessenberg", "householder_product", "schur", "tridi
 
 
 def dtype_of(sample: Sample) -> str:
-    """One of the sample's dtypes, the same in every run."""
+    """Return one of the sample's dtypes, the same in every run."""
     return sample.dtypes[zlib.crc32(str(sample).encode()) % len(sample.dtypes)]
 
 

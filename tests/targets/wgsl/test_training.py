@@ -18,7 +18,7 @@ STEPS = ["train/mlp", "train/lenet", "train/lstm", "train/gpt"]
 
 
 def run(name: str, steps: int) -> list[np.ndarray]:
-    """What some calls give."""
+    """Return the results of some calls."""
     call = contestant("volta_fn", named(name).case(quick=True)).call
     return [array for _ in range(steps) for array in arrays_in(call())]
 

@@ -28,7 +28,7 @@ BOTH = {"attention_routine": 1, "attention_gradient_routine": 1}
 
 
 def gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The gradients of the sum of the cubes of a function."""
+    """Return the gradients of the sum of the cubes of a function."""
     return vf.grad(lambda *arrays: (function(*arrays).astype(np.float32) ** 3).sum(), argnums=(0, 1, 2))
 
 
@@ -54,7 +54,7 @@ def by_hand(q: Any, k: Any, v: Any) -> Any:
 
 
 def programs(function: Callable[..., Any], *arrays: Any) -> tuple[ClosedJaxpr, ClosedJaxpr]:
-    """A function's program, and that with attention."""
+    """Return a function's program, and that with attention."""
     closed = vf.jit(function).lower(*arrays).jaxpr
     retained = keep_attention(closed, lambda avals, form: True)
     return simplify(closed), simplify(replace_attention(simplify(retained), lambda avals, form: True))
@@ -257,13 +257,13 @@ def normalised(powers: Any) -> Any:
 
 
 def first_key(logits: Any) -> Any:
-    """A mask that compares numbers of rows of one row alone."""
+    """Return a mask that compares numbers of rows of one row alone."""
     seen = lax.broadcasted_iota(np.int32, (1, T), 1) <= lax.broadcasted_iota(np.int32, (1, T), 0)
     return jnp.where(seen, logits, -1e38)
 
 
 def wrapped_mask(logits: Any) -> Any:
-    """A comparison of unsigned numbers, of which the first ones are the largest."""
+    """Return a comparison of unsigned numbers, of which the first ones are the largest."""
     row, column = (lax.broadcasted_iota(np.uint8, (T, T), axis) - np.uint8(2) for axis in (0, 1))
     return jnp.where(column <= row, logits, -1e38)
 

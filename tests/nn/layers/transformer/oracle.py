@@ -11,7 +11,7 @@ from tests.nn.torch_oracle import assert_near, numbers, torch
 
 
 def of_linear(prefix: str, layer: Any) -> dict[str, np.ndarray]:
-    """A linear layer's parameters, or its gradients, by PyTorch's names and in its layout."""
+    """Return a linear layer's parameters, or its gradients, by PyTorch's names and in its layout."""
     result = {f"{prefix}.weight": np.asarray(layer.weight).T}
     return result if layer.bias is None else result | {f"{prefix}.bias": np.asarray(layer.bias)}
 
@@ -51,7 +51,7 @@ def of_stack(stack: Any) -> dict[str, np.ndarray]:
 
 
 def filled(module: Any, parameters: dict[str, np.ndarray]) -> Any:
-    """The PyTorch module with those parameters, of their dtype, in evaluation mode."""
+    """Return the PyTorch module with those parameters, of their dtype, in evaluation mode."""
     dtype = next(iter(parameters.values())).dtype.name
     module = module.to(getattr(torch, dtype)).eval()
     module.load_state_dict({name: torch.tensor(value) for name, value in parameters.items()})
@@ -59,7 +59,7 @@ def filled(module: Any, parameters: dict[str, np.ndarray]) -> Any:
 
 
 def shaken(layer: Any) -> Any:
-    """The layer with other parameters, so that none is 0 or 1."""
+    """Return the layer with other parameters, so that none is 0 or 1."""
     leaves, structure = vf.tree.flatten(layer)
     return vf.tree.unflatten(structure, [leaf + 0.1 * numbers(leaf.shape, leaf.dtype.name, 50 + i) for i, leaf in enumerate(leaves)])
 

@@ -18,7 +18,7 @@ X = numbers((2, 7, 8), "float32")
 
 
 def attention(form):
-    """A layer of that form, with parameters all different from 0."""
+    """Return a layer of that form, with parameters all different from 0."""
     return shaken(nn.MultiHeadAttention.init(KEY, 8, 4, **form))
 
 

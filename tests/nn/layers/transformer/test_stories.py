@@ -35,7 +35,7 @@ class Llama(nn.Module):
 
 
 def read_model(path: Path) -> Llama:
-    """The model from seven integers and the parameters after them, one kind after the other, each for all layers."""
+    """Return the model from seven integers and the parameters after them, one kind after the other, each for all layers."""
     dim, hidden, layers, heads, groups, vocabulary, length = (int(n) for n in np.fromfile(path, "<i4", 7))
     narrow = dim // heads * groups
     shapes: dict[str, tuple[int, ...]] = {
@@ -70,7 +70,7 @@ def read_model(path: Path) -> Llama:
 
 
 def read_tokens(path: Path) -> list[bytes]:
-    """The vocabulary: after the longest token's length, for each token a score, its length and its bytes."""
+    """Return the vocabulary: after the longest token's length, for each token a score, its length and its bytes."""
     raw, at, tokens = path.read_bytes(), 4, []
     while at < len(raw):
         size = int.from_bytes(raw[at + 4 : at + 8], "little")
@@ -87,7 +87,7 @@ def text_of(numbers: Any, tokens: list[bytes]) -> str:
 
 @vf.jit
 def greedy(model: Llama, start: Any) -> Any:
-    """The likeliest token after each, one after the other, and the logits that say so."""
+    """Return the likeliest token after each, one after the other, and the logits that say so."""
 
     def step(carry, _):
         token, cache = carry
@@ -100,7 +100,7 @@ def greedy(model: Llama, start: Any) -> Any:
 
 @functools.cache
 def folder() -> Path:
-    """Where the model is."""
+    """Return the folder with the model."""
     return data_dir("models/stories260k")
 
 

@@ -41,7 +41,7 @@ def operands(batch: int, t: int, s: int, heads: int, groups: int, width: int, dt
 
 
 def definition(q: Any, k: Any, v: Any, bias: Any = 0.0, mask: Any = True, *, is_causal: bool = False, **options: Any) -> np.ndarray:
-    """The result by its definition, in float64; (batch, T, heads, features)."""
+    """Compute the result by its definition, in float64: (batch, T, heads, features)."""
     q, k, v = (np.asarray(x).astype(np.float64) for x in (q, k, v))
     k, v = (np.repeat(x, q.shape[2] // k.shape[2], 2) for x in (k, v))
     logits = np.einsum("bthd,bshd->bhts", q, k) * options.get("scale", q.shape[-1] ** -0.5)
@@ -62,7 +62,7 @@ def definition(q: Any, k: Any, v: Any, bias: Any = 0.0, mask: Any = True, *, is_
 
 
 def blind(t: int, s: int) -> np.ndarray:
-    """A mask under which some queries see nothing, and others only the last keys."""
+    """Return a mask under which some queries see nothing, and others only the last keys."""
     mask = RNG.random((2, 1, t, s)) < 0.3
     mask[0, 0, t // 3] = False
     mask[1, 0, : t // 2, : s - 1] = False
@@ -70,7 +70,7 @@ def blind(t: int, s: int) -> np.ndarray:
 
 
 def least_bias(number: float) -> np.ndarray:
-    """A bias under which the first queries see no key that it does not make as small as a hidden one."""
+    """Return a bias under which the first queries see no key that it does not make as small as a hidden one."""
     bias = np.zeros((2, 1, 1, 300), np.float32)
     bias[0, ..., :90] = bias[1] = number
     return bias

@@ -35,7 +35,7 @@ def in_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def visible(t: int, s: int) -> np.ndarray:
-    """A mask under which some queries see nothing, others only the last key, and most the keys up to some."""
+    """Return a mask under which some queries see nothing, others only the last key, and most the keys up to some."""
     mask = np.broadcast_to(np.arange(s) < s // 3, (2, 1, t, s)).copy()
     mask[0, 0, 0] = False
     mask[1, 0, -1, : s - 1], mask[1, 0, -1, s - 1] = False, True
@@ -43,7 +43,7 @@ def visible(t: int, s: int) -> np.ndarray:
 
 
 def of_heads(s: int) -> np.ndarray:
-    """A mask that is another one for each head."""
+    """Return a mask that is another one for each head."""
     mask: np.ndarray = np.arange(s) < np.array([s, 1, s // 2, s - 3])[:, None, None]
     return mask
 

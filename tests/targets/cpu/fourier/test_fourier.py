@@ -38,7 +38,7 @@ def signals(kind: str, shape: tuple[int, ...], axis: int, wide: bool) -> np.ndar
 
 
 def check(kind: str, shape: tuple[int, ...], axis: int, wide: bool) -> bool:
-    """The routine, if there is one, gives the numbers in one piece and in three; return whether there is."""
+    """Check that the routine, if there is one, gives the numbers in one piece and in three; return True if there is one."""
     x = signals(kind, shape, axis, wide)
     params = {"kind": kind, "length": shape[axis], "axis": axis}
     avals = (ShapedArray(x.shape, x.dtype),)

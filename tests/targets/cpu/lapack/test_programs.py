@@ -84,7 +84,7 @@ def test_a_function_that_scipy_lacks() -> None:
 
 
 def openblas_threads() -> int:
-    """The number of OpenBLAS's threads."""
+    """Return the number of OpenBLAS's threads."""
     control = machine._thread_control()
     return ctypes.CFUNCTYPE(ctypes.c_int)(control[machine.GET_THREADS])()
 

@@ -29,7 +29,7 @@ def adjoint(x: np.ndarray) -> np.ndarray:
 
 
 def run(name: str, *inputs: np.ndarray, **params: Any) -> list[np.ndarray]:
-    """The results of a routine, the same to the bit however tasks are shared out."""
+    """Return the results of a routine, the same to the bit however tasks are shared out."""
     avals = tuple([ShapedArray(x.shape, x.dtype) for x in inputs])
     routine = ROUTINES[name](avals, params)
     results = PRIMITIVES[name].abstract(*avals, **params)

@@ -14,7 +14,7 @@ from volta_fn.targets.cpu.library import ROUTINES
 
 
 def check(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], exact: bool = True) -> None:
-    """The routine agrees with the primitive's NumPy function, in one piece and in three, which agree to the bit."""
+    """Check that the routine agrees with the primitive's NumPy function in one piece and in three, which agree to the bit."""
     avals = tuple([ShapedArray(x.shape, x.dtype) for x in inputs])
     routine = ROUTINES[name](avals, params)
     assert routine is not None, f"no routine of {name} for {avals}, {params}"

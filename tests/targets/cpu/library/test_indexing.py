@@ -95,7 +95,7 @@ def test_halves_are_rounded_once(name: str, dtype: str) -> None:
 
 
 def run_in_place(name: str, inputs: list[np.ndarray], params: dict[str, Any]) -> np.ndarray:
-    """The result in the memory of the operand that it may overwrite."""
+    """Return the result in the memory of the operand that it may overwrite."""
     routine = ROUTINES[name](tuple([ShapedArray(x.shape, x.dtype) for x in inputs]), params)
     assert routine is not None
     held = [x.copy() for x in inputs]

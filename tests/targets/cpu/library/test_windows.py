@@ -28,7 +28,7 @@ def geometry(taps: tuple[int, ...], **options: Any) -> dict[str, Any]:
 
 
 def check_all(x: np.ndarray, params: dict[str, Any]) -> None:
-    """All window primitives."""
+    """Check all window primitives."""
     rng = np.random.default_rng(1)
     for op in ("sum", "max", "min"):
         check(f"reduce_window_{op}", [x], params, exact=op != "sum")

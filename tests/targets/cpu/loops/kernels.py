@@ -16,7 +16,7 @@ from volta_fn.targets.cpu.loops import routine
 def run_kernel(
     kernel: Kernel, inputs: Sequence[np.ndarray], chunks: int = 1, places: Mapping[int, int] | None = None
 ) -> list[np.ndarray] | None:
-    """The outputs of the kernel's machine code; None if it has none."""
+    """Return the outputs of the kernel's machine code; None if it has none."""
     compiled = routine(kernel)
     if compiled is None:
         return None

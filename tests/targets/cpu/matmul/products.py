@@ -13,7 +13,7 @@ from volta_fn.targets.cpu.matmul import ROUTINES
 
 
 def native(lhs: np.ndarray, rhs: np.ndarray, dims: Any, preferred: Any = None, chunks: int = 1) -> np.ndarray:
-    """The product by machine code."""
+    """Return the product by machine code."""
     params = {"dimension_numbers": dims, "preferred_element_type": None if preferred is None else np.dtype(preferred)}
     avals = ShapedArray(lhs.shape, lhs.dtype, False), ShapedArray(rhs.shape, rhs.dtype, False)
     out = dot_general_p.result_avals(avals, params)

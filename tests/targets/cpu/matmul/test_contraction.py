@@ -34,12 +34,12 @@ TARGET = SimpleTarget(kernel_buffers=48, computes_product=computes_product)
 
 
 def kernels_of(function: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: Any = np.float32) -> list[Kernel]:
-    """The kernels of a function's program as this target has them."""
+    """Return the kernels of a function's program as this target has them."""
     return kernels_in(function, shapes, dtype, TARGET)
 
 
 def check(kernel: Kernel, chunks: int = 1) -> None:
-    """The routine of a kernel gives what the kernel means, for small numbers of its dtypes."""
+    """Check that the routine of a kernel gives what the kernel means, for small numbers of its dtypes."""
     inputs = inputs_of(kernel)
     routine = contraction(kernel)
     assert routine is not None

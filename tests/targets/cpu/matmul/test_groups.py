@@ -64,7 +64,7 @@ def wide_product(x: np.ndarray, y: np.ndarray, dims: Any, dtype: Any) -> np.ndar
 
 @functools.cache
 def machine_has(dtype: str) -> bool:
-    """Whether this machine sums groups of a dtype."""
+    """Return True if this machine sums groups of a dtype."""
     kind, sums = (BFLOAT16, np.float32) if dtype == "bfloat16" else (np.dtype(dtype), np.int32)
     return grouped_type(problem_of((9, 9), (9, 9), DIMS[0], (kind, kind, np.dtype(sums)))) is not None
 

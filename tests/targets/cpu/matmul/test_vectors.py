@@ -35,12 +35,12 @@ def operands(kind: str, dtype: str, sizes: dict[str, int]) -> list[np.ndarray]:
 
 
 def product(kind: str, x: Any, y: Any) -> Any:
-    """The products of a stack."""
+    """Compute the products of a stack."""
     return lax.dot_general(x, y, KINDS[kind][0])
 
 
 def exact(kind: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The products in float64."""
+    """Compute the products in float64."""
     return np.einsum(KINDS[kind][1], x.astype(np.float64), y.astype(np.float64))
 
 

@@ -81,7 +81,7 @@ def test_inner_programs_that_differ() -> None:
 
 
 def with_parameter(value: Any) -> Fingerprint | None:
-    """The text of a program whose one equation has a parameter."""
+    """Return the text of a program whose one equation has a parameter."""
     aval = vf.make_jaxpr(jnp.sin)(X).in_avals[0]
     x, y = Var(aval), Var(aval)
     return fingerprint_of(ClosedJaxpr(Jaxpr([], [x], [y], [Equation(PRIMITIVES["sin"], [x], [y], {"p": value})])), [False])

@@ -20,7 +20,7 @@ COLUMNS = 8 * host().lanes(4)
 
 
 def product(m: int, k: int, n: int) -> RoutineKey:
-    """A product of matrices."""
+    """Return a product of matrices."""
     avals = ShapedArray((m, k), FLOAT), ShapedArray((k, n), FLOAT)
     return RoutineKey(
         ("product", m, k, n), lambda: dot_general(avals, {"dimension_numbers": (((1,), (0,)), ((), ())), "preferred_element_type": None})
@@ -43,7 +43,7 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def multiplying(texts: list[str]) -> list[str]:
-    """The texts of functions that multiply, in which all the arithmetic is."""
+    """Return the texts of functions that multiply, in which all the arithmetic is."""
     return [text for text in texts if "fma" in text or "fmul" in text]
 
 

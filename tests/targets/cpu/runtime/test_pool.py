@@ -22,9 +22,9 @@ from volta_fn.targets.cpu.runtime.executor import Workers, write_pool
 
 
 def pool_and_task() -> tuple[list[int], list[int]]:
-    """A pool of its own (share, work, reset), a slow routine that adds 1 to the int64 with the task's number, and two handlers of signals.
+    """Return a pool of its own (share, work, reset), a slow routine, and two handlers of signals.
 
-    The first of these does nothing. The second says that the program is to end.
+    The routine adds 1 to the int64 with the task's number. The first handler does nothing, the second says that the program is to end.
     """
     module = Module()
     write_pool(module)
@@ -131,7 +131,7 @@ def test_workers_wake_up_beside_who_wakes_them(monkeypatch: pytest.MonkeyPatch) 
 
 
 def threads_of_process() -> set[int]:
-    """The system's numbers of this process's threads."""
+    """Return the system's numbers of this process's threads."""
     return {int(name) for name in os.listdir("/proc/self/task")}
 
 

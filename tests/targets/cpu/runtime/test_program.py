@@ -42,7 +42,7 @@ def swapped(c: Any, x: Any) -> Any:
 
 
 def recurrent(x: Any) -> Any:
-    """What loop fission moves out of a scan: products before and after it, and a sum over its iterations."""
+    """Compute what loop fission moves out of a scan: products before and after it, and a sum over its iterations."""
 
     def loss(w: Any) -> Any:
         _, y = lax.scan(lambda h, r: (lambda h: (h, h @ w))(jnp.tanh(h @ w + r[:, None] @ w[:1])), jnp.zeros((4, 4)), x)

@@ -52,12 +52,12 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def of(function: Callable[..., Any], *args: Any, donated: tuple[bool, ...] = ()) -> Program:
-    """A program of a function traced anew."""
+    """Return a program of a function traced anew."""
     return Program.of(vf.make_jaxpr(lambda *a: function(*a))(*args), donated, pipeline)
 
 
 def entry(function: Callable[..., Any], *args: Any) -> Path:
-    """The file of a program's entry."""
+    """Return the file of a program's entry."""
     key = artifact.key_of(vf.make_jaxpr(lambda *a: function(*a))(*args), ())
     assert key is not None
     where = disk_cache.cache_dir()

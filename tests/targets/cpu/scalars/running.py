@@ -11,14 +11,14 @@ from volta_fn.targets.cpu import scalars
 
 
 def compiled(text: str, symbol: str = "run"):
-    """The function of a module as a Python function of addresses."""
+    """Return the function of a module as a Python function of addresses."""
     (address,) = load_object(compile_object(text), [symbol])
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(address)
 
 
 @functools.cache
 def loop_over(op, in_dtypes, out_dtype, params, lanes):
-    """A function that applies the operation to arrays: whole vectors, and then what is left, masked."""
+    """Return a function that applies the operation to arrays: to whole vectors, and then, masked, to what is left."""
     module = Module()
     f = Function(module, "run", [Value("ptr", "%buffers"), Value("i64", "%n")])
     pointers = [f.load("ptr", f.at(f.parameters[0], "ptr", i64(k)), 8) for k in range(len(in_dtypes) + 1)]
@@ -43,12 +43,12 @@ def loop_over(op, in_dtypes, out_dtype, params, lanes):
 
 
 def address_list(arrays):
-    """An array of the addresses of arrays' data."""
+    """Return an array of the addresses of arrays' data."""
     return (ctypes.c_void_p * len(arrays))(*[a.ctypes.data for a in arrays])
 
 
 def run(op, *arrays, out_dtype, lanes=16, **params):
-    """The operation on arrays of one shape."""
+    """Apply the operation to arrays of one shape."""
     arrays = [np.ascontiguousarray(a) for a in arrays]
     out = np.zeros(arrays[0].shape, out_dtype)
     function = loop_over(op, tuple(a.dtype for a in arrays), out.dtype, tuple(sorted(params.items())), lanes)

@@ -55,7 +55,7 @@ RANGES = {
 
 
 def precise(op, x):
-    """With twenty digits more than float64 has."""
+    """Compute with twenty digits more than float64 has."""
     mpmath = pytest.importorskip("mpmath")
     named = {"lgamma": mpmath.loggamma, "ndtr": mpmath.ncdf, "gelu": lambda v: v * mpmath.ncdf(v)}
     function = named.get(op) or getattr(mpmath, op)

@@ -18,7 +18,7 @@ DTYPES = sorted(dtypes.ALL, key=str)
 
 
 def compile_body(body):
-    """A function of pointers and a number, whose body is written by ``body(f, pointers, number)``."""
+    """Return a function of pointers and a number, whose body is written by ``body(f, pointers, number)``."""
     f = Function(Module(), "run", [Value("ptr", "%buffers"), Value("i64", "%n")])
     body(f, [f.load("ptr", f.at(f.parameters[0], "ptr", i64(k)), 8) for k in range(2)], f.parameters[1])
     f.finish()

@@ -67,7 +67,7 @@ def normal(seed: int, *shape: int, dtype: Any = "bfloat16", scale: float = 1.0) 
 
 
 def lstm(w: Any, b: Any, h: Any, c: Any, xs: Any, *, reverse: bool = False) -> Any:
-    """An LSTM whose inputs are multiplied already."""
+    """Return an LSTM whose inputs are multiplied already."""
 
     def step(carry: Any, x: Any) -> Any:
         h, c = carry
@@ -85,7 +85,7 @@ def lstm_arrays(batch: int, units: int, steps: int, dtype: Any = "bfloat16") -> 
 
 
 def by_numpy(w: Any, b: Any, h: Any, c: Any, xs: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The LSTM in float64."""
+    """Compute the LSTM in float64."""
     w, b, h, c, xs = [x.astype(np.float64) for x in (w, b, h, c, xs)]
     sigmoid, hidden = (lambda x: 1 / (1 + np.exp(-x))), []
     for x in xs:

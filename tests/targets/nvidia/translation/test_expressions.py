@@ -37,7 +37,7 @@ _SHADER = """
 
 
 def evaluate(expression: str, type_: str, result: str, *operands: np.ndarray, statements: str = "") -> np.ndarray:
-    """The values of an expression of x, y and z."""
+    """Return the values of an expression of x, y and z."""
     count = operands[0].size
     padded = [*operands, *[np.zeros(count, DTYPES[type_])] * (3 - len(operands))]
     results = np.zeros(count, DTYPES[result])
@@ -67,7 +67,7 @@ def numbers(type_: str) -> np.ndarray:
 
 
 def pairs(type_: str) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of numbers."""
+    """Return all pairs of numbers."""
     values = numbers(type_)
     x, y = zip(*itertools.product(values, values), strict=True)
     return np.array(x, values.dtype), np.array(y, values.dtype)
@@ -88,7 +88,7 @@ def assert_equal(actual: np.ndarray, expected: np.ndarray, *operands: np.ndarray
 
 
 def quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x / y toward zero: x where y is 0, or where the quotient is too large."""
+    """Return x / y toward zero: x where y is 0, or where the quotient is too large."""
     return np.array([_divided(int(a), int(b), x.dtype) for a, b in zip(x, y, strict=True)], x.dtype)
 
 
@@ -98,7 +98,7 @@ def _divided(a: int, b: int, dtype: np.dtype) -> int:
 
 
 def remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x - y (x / y), of the sign of x; 0 where y is 0."""
+    """Return x - y (x / y), of the sign of x; 0 where y is 0."""
     pairs_ = zip(x.tolist(), y.tolist(), strict=True)
     return np.array([0 if b == 0 else (abs(a) % abs(b)) * (-1 if a < 0 else 1) for a, b in pairs_], x.dtype)
 
@@ -297,7 +297,7 @@ def test_fma_rounds_once(type_: str) -> None:
 
 
 def _rounded(exact: Fraction, type_: str) -> float:
-    """The nearest number of a type."""
+    """Return the nearest number of a type."""
     value = float(exact)
     if type_ == "f64":
         return value

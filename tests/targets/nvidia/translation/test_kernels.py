@@ -27,14 +27,14 @@ NUMBERS = np.random.default_rng(3).integers(0, 1000, COUNT, np.uint32)
 
 
 def results_of(body: str, declarations: str = "") -> list[int]:
-    """What a body leaves in `r`, of which `given[i]` is a number."""
+    """Return what a body leaves in `r`, of which `given[i]` is a number."""
     results = np.zeros(COUNT, np.uint32)
     run(_KERNEL.format(body=body, declarations=declarations), (COUNT // 32, 1, 1), [NUMBERS, results])
     return [int(x) for x in results]
 
 
 def expected(function: object) -> list[int]:
-    """The same by a function of the number and its place."""
+    """Return the same by a function of the number and its place."""
     return [function(int(x), i) & 0xFFFFFFFF for i, x in enumerate(NUMBERS)]  # type: ignore[operator]
 
 

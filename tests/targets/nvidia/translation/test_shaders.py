@@ -49,7 +49,7 @@ def cases_of(samples: Iterator[Sample]) -> list[tuple[Sample, str]]:
 
 
 def texts_of(cases: Sequence[tuple[Sample, str]], capabilities: TargetCapabilities = CARD) -> Iterator[str]:
-    """The shaders of samples."""
+    """Yield the shaders of samples."""
     for sample, name in cases:
         inputs = draw(sample, dtypes.as_dtype(name))
         if capabilities is CARD or not any(x.dtype.name in WIDE for x in inputs):

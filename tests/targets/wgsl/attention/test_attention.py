@@ -27,7 +27,7 @@ HEADS_FIRST, ROWS_FIRST = Axes((0, 1), 2, 3), Axes((0, 2), 1, 3)
 
 
 def expected(q: np.ndarray, k: np.ndarray, v: np.ndarray, d: np.ndarray, seen: np.ndarray, scale: float) -> list[np.ndarray]:
-    """The result, and the gradients, by their definition."""
+    """Return the result, and the gradients, by their definition."""
     each = q.shape[1] // k.shape[1]
     keys, values = np.repeat(k, each, 1), np.repeat(v, each, 1)
     logits = np.where(seen, q @ keys.swapaxes(2, 3) * scale, LEAST)

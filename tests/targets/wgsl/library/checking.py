@@ -16,13 +16,13 @@ from volta_fn.targets.wgsl.routine import Routine
 
 
 def least_capabilities() -> TargetCapabilities:
-    """What every device can do; 64-bit numbers are there if this device has them, as runtimes refuse them otherwise."""
+    """Return what every device can do; 64-bit numbers are there if this device has them, as runtimes refuse them otherwise."""
     actual = capabilities()
     return TargetCapabilities(float64=actual.float64, int64=actual.int64)
 
 
 def routine_of(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], target: TargetCapabilities) -> Routine:
-    """The routine, which binds no more than the device can."""
+    """Return the routine, which binds no more than the device can."""
     avals = tuple([ShapedArray(x.shape, x.dtype) for x in inputs])
     routine = ROUTINES[name](avals, params, target)
     assert routine is not None, f"no routine of {name} for {avals}, {params}"
@@ -33,12 +33,12 @@ def routine_of(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], 
 def results(
     name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], target: TargetCapabilities, like: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """What the routine gives."""
+    """Return the results of the routine."""
     return run_routine(routine_of(name, inputs, params, target), inputs, [(x.shape, x.dtype) for x in like])
 
 
 def check(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], exact: bool = True) -> None:
-    """The routine agrees with the primitive's NumPy function."""
+    """Check that the routine agrees with the primitive's NumPy function."""
     expected = reference(name, inputs, params)
     outputs = [(x.shape, x.dtype) for x in expected]
     for routine in {routine_of(name, inputs, params, target) for target in (least_capabilities(), capabilities())}:

@@ -20,7 +20,7 @@ _ROUNDS = {"cumsum", "cumlogsumexp", "reduce_window_sum", "select_and_scatter_ad
 
 
 def dtype_of(sample: Sample) -> str:
-    """One of the sample's dtypes, the same in every run."""
+    """Return one of the sample's dtypes, the same in every run."""
     return sample.dtypes[(zlib.crc32(str(sample).encode()) + 1) % len(sample.dtypes)]
 
 

@@ -17,7 +17,7 @@ DEVICES = [TargetCapabilities(float64=True, int64=True), capabilities()]
 
 
 def run_kernel(kernel: Kernel, inputs: Sequence[np.ndarray], device: TargetCapabilities = DEVICES[0]) -> list[np.ndarray]:
-    """The outputs of the kernel's shaders."""
+    """Return the outputs of the kernel's shaders."""
     outputs = [(store.shape, kernel.nodes[store.value].dtype) for store in kernel.stores]
     return run_routine(routine(kernel, device), inputs, outputs)
 

@@ -26,7 +26,7 @@ PLAIN = TargetCapabilities(float64=capabilities().float64, int64=capabilities().
 
 
 def product(lhs: np.ndarray, rhs: np.ndarray, dims: Any, preferred: Any = None) -> np.ndarray:
-    """The product as the maker's routine has it."""
+    """Return the product as the maker's routine has it."""
     params = {"dimension_numbers": dims, "preferred_element_type": None if preferred is None else np.dtype(preferred)}
     avals = ShapedArray(lhs.shape, lhs.dtype, False), ShapedArray(rhs.shape, rhs.dtype, False)
     out = dot_general_p.result_avals(avals, params)
@@ -36,7 +36,7 @@ def product(lhs: np.ndarray, rhs: np.ndarray, dims: Any, preferred: Any = None) 
 
 
 def by(schedule: Schedule) -> Any:
-    """The product by a schedule."""
+    """Return the product by a schedule."""
 
     def run(lhs: np.ndarray, rhs: np.ndarray, dims: Any, _: Any) -> np.ndarray:
         c, buffers = oriented(of_problem(problem_of(lhs.shape, rhs.shape, dims, (lhs.dtype,) * 3)))

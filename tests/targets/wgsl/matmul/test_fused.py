@@ -36,12 +36,12 @@ TARGET = SimpleTarget(kernel_buffers=PLAIN.buffers, computes_product=partial(com
 
 
 def kernels_of(function: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: Any = np.float32) -> list[Kernel]:
-    """The kernels of a function's program as this target has them."""
+    """Return the kernels of a function's program as this target has them."""
     return kernels_in(function, shapes, dtype, TARGET)
 
 
 def check(kernel: Kernel, dispatches: int = 1) -> None:
-    """The routine of a kernel gives what the kernel means, for small numbers of its dtypes, and is so many dispatches."""
+    """Check that the routine of a kernel gives what the kernel means, for small numbers of its dtypes, and is so many dispatches."""
     inputs, routine = inputs_of(kernel), contraction(kernel, PLAIN)
     assert routine is not None
     assert len(routine.dispatches) == dispatches

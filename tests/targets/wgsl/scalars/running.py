@@ -24,7 +24,7 @@ class Call(NamedTuple):
 
 
 def run(calls: Sequence[Call], arrays: Sequence[np.ndarray], capabilities: TargetCapabilities | None = None) -> list[np.ndarray]:
-    """The results of operations on arrays of one size, in as few shaders as bindings allow."""
+    """Return the results of operations on arrays of one size, in as few shaders as bindings allow."""
     capabilities = capabilities or running.capabilities()
     results = []
     size = arrays[0].size
@@ -48,6 +48,6 @@ def run(calls: Sequence[Call], arrays: Sequence[np.ndarray], capabilities: Targe
 
 
 def assert_reference(actual: np.ndarray, reference: Callable[..., Any], operands: Sequence[np.ndarray]) -> None:
-    """What a function gives, to the last bit; where the device keeps no subnormal numbers, they may count as zeros."""
+    """Check the results of a function, to the last bit; where the device keeps no subnormal numbers, they may count as zeros."""
     with np.errstate(all="ignore"):
         assert_same_bits(actual, subnormals.expected(actual, reference, operands, preserved=running.capabilities().subnormals))

@@ -31,7 +31,7 @@ def silent():
 
 
 def calls_of(ops, operands):
-    """The calls, with what the evaluation rules say."""
+    """Return the calls, with what the evaluation rules say."""
     expected = [PRIMITIVES[op].evaluate(*operands[: PRIMITIVES[op].arity], **params) for op, params in ops]
     calls = [Call(op, tuple(range(PRIMITIVES[op].arity)), e.dtype, params) for (op, params), e in zip(ops, expected, strict=True)]
     return calls, expected

@@ -28,7 +28,7 @@ def silent():
 
 
 def results(ops, *arrays, capabilities=None):
-    """The results of functions of the same operands."""
+    """Return the results of functions of the same operands."""
     calls = [Call(op, tuple(range(len(arrays))), arrays[0].dtype) for op in ops]
     return zip(ops, run(calls, arrays, capabilities), strict=True)
 
@@ -47,7 +47,7 @@ def check(ops, x, wide, units):
 
 
 def ordinary(x):
-    """Where neither numbers nor small parts of them are such as the device may take for zeros."""
+    """Mask numbers that are not, and whose small parts are not, such as the device may take for zeros."""
     return (flushed(x / 1024) * 1024 == x) | ~np.isfinite(x)
 
 

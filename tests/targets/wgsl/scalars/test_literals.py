@@ -17,7 +17,7 @@ FLOATS, WHOLE = ("float16", "bfloat16", "float32", "float64"), ("bool", "int8", 
 
 
 def few_values(dtype):
-    """Some numbers of a dtype, with what compilers refuse to compute with or compute otherwise."""
+    """Return some numbers of a dtype, with what compilers refuse to compute with or compute otherwise."""
     if dtype.kind == "b":
         return np.array([False, True])
     if dtype in dtypes.INTEGERS:
@@ -55,7 +55,7 @@ def approximate(name):
 
 
 def is_long(op, dtype, arity):
-    """Whether the code of an operation is so long that a compiler takes seconds for a few copies of it.
+    """Return True if the code of an operation is so long that a compiler takes seconds for a few copies of it.
 
     That of pairs of floats is short, but all in calls.
     """
@@ -87,7 +87,7 @@ def test_literals_are_as_numbers_from_memory(name, arity):
 
 
 def check(op, result, right):
-    """The same bits; of approximations, of which compilers may make other sums, nearly the same number."""
+    """Check for the same bits; of approximations, of which compilers may make other sums, for nearly the same number."""
     if PRIMITIVES[op].formula and right.dtype in dtypes.FLOATS:
         close = 4 * dtypes.finfo(right.dtype).eps
         np.testing.assert_allclose(result.astype(np.float64), right.astype(np.float64), rtol=float(close), atol=0, err_msg=op)

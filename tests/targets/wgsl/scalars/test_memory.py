@@ -13,7 +13,7 @@ WIDE = [dtypes.as_dtype(d) for d in ("float64", "int64", "uint64", "complex64", 
 
 
 def some(dtype, size):
-    """So many values of a dtype."""
+    """Return so many values of a dtype."""
     if dtype.kind == "c":
         part = np.dtype(f"f{dtype.itemsize // 2}")
         return np.resize(samples(part), 2 * size).view(dtype)

@@ -35,7 +35,7 @@ def check(calls, arrays):
 
 
 def by_operands():
-    """The operations by the dtype and the number of their operands."""
+    """Return the operations by the dtype and the number of their operands."""
     groups = defaultdict(list)
     for op, dtype in CASES:
         if op != "nextafter":

@@ -18,7 +18,7 @@ INT32 = np.dtype(np.int32)
 
 
 def run_steps(write, arrays, results):
-    """What `write` makes of a shader's elements, one an invocation."""
+    """Return what `write` makes of a shader's elements, one an invocation."""
     size = arrays[0].size
     shader = Shader(running.capabilities())
     inputs = [shader.buffer(k, x.dtype) for k, x in enumerate(arrays)]

@@ -16,7 +16,7 @@ F32 = np.dtype(np.float32)
 
 
 def reversal(invocations: int, factor: int) -> ShaderModule:
-    """Each workgroup's numbers backwards, times a factor: through memory that it shares, and a function whose name others have, too."""
+    """Reverse each workgroup's numbers, times a factor: through memory that it shares, and a function whose name others have, too."""
     shader = Shader(running.capabilities(), invocations)
     x, y = shader.buffer(0, F32), shader.buffer(1, F32, written=True)
     shared = shader.workgroup("a", "f32", invocations)
@@ -29,7 +29,7 @@ def reversal(invocations: int, factor: int) -> ShaderModule:
 
 
 def doubled(invocations: int) -> ShaderModule:
-    """Each number and itself, without waiting; the last workgroup ends early."""
+    """Double each number, without waiting; the last workgroup ends early."""
     shader = Shader(running.capabilities(), invocations)
     x, y = shader.buffer(0, F32), shader.buffer(1, F32, written=True)
     shader.emit(f"if ({shader.group} == 1u && {shader.local} > 3u) {{ return; }}")
@@ -64,7 +64,7 @@ def test_equal_shaders_are_one_text_that_chooses_its_buffers() -> None:
 
 
 def cosines(invocations: int) -> ShaderModule:
-    """The cosine of each number, whose argument is reduced by adding and subtracting a large number."""
+    """Compute the cosine of each number, whose argument is reduced by adding and subtracting a large number."""
     shader = Shader(running.capabilities(), invocations)
     x, y = shader.buffer(0, F32), shader.buffer(1, F32, written=True)
     place = shader.let("u32", f"{shader.group} * {invocations}u + {shader.local}")

@@ -24,13 +24,13 @@ def positive_definite(dtype: str, *shape: int) -> np.ndarray:
 
 
 def panel(x: np.ndarray, width: int) -> np.ndarray:
-    """The result of the kernel."""
+    """Return the result of the kernel."""
     (actual,) = results("cholesky_panel", [x], {"width": width}, least_capabilities(), [x[..., :width]])
     return actual
 
 
 def on_gpu(x: np.ndarray) -> np.ndarray:
-    """The factor, in whose computation the host has no part."""
+    """Return the factor, in whose computation the host has no part."""
     before = GPU.backend.gpu.host_steps.copy()
     with vf.default_device(GPU):
         actual = np.asarray(vf.jit(lambda x: lax.linalg.cholesky(x, symmetrize_input=False))(jnp.asarray(x)))
