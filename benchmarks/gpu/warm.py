@@ -37,7 +37,7 @@ def watch(owner, name, label=None, size=None):
 
 def main() -> None:
     workload, profiled = sys.argv[1], "--profile" in sys.argv
-    if "gpu" in workload or True:
+    if True:
         from volta_fn.targets.gpu import adapter, program
         from volta_fn.targets.nvidia import compilation, driver, library, stream
     import volta_fn.jit.compile as compile_
@@ -51,7 +51,7 @@ def main() -> None:
     watch(library.Functions, "__init__", "cuInit")
     watch(library.Context, "__init__", "cuCtxCreate")
     watch(adapter.Gpu, "__init__", "open Gpu")
-    import volta_fn.jit.function as function_
+    import volta_fn.jit.cache as function_
     for module in (compile_, function_):
         if hasattr(module, "trace_function"):
             watch(module, "trace_function", "trace")
@@ -70,7 +70,7 @@ def main() -> None:
     if profiled:
         threading.setprofile(None)
     began = time.perf_counter()
-    call, wait = contestant("volta_fn", named(workload.removeprefix("gpu ")).case(False))
+    call, wait = contestant("volta_fn", named(f"gpu {workload}").case(False))
     wait(vf.numpy.zeros(3) + 1)
     prepared = time.perf_counter()
     mark = len(EVENTS)
