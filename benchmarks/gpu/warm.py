@@ -40,7 +40,9 @@ def main() -> None:
     if True:
         from volta_fn.targets.gpu import adapter, program
         from volta_fn.targets.nvidia import compilation, driver, library, stream
-    import volta_fn.jit.compile as compile_
+    from importlib import import_module
+
+    compile_ = import_module("volta_fn.jit.compile")
     import volta_fn.targets.wgsl.program_plan as plan
     import volta_fn.targets.gpu.pipelines as pipelines
     from volta_fn.compiler import pipeline
@@ -51,7 +53,7 @@ def main() -> None:
     watch(library.Functions, "__init__", "cuInit")
     watch(library.Context, "__init__", "cuCtxCreate")
     watch(adapter.Gpu, "__init__", "open Gpu")
-    import volta_fn.jit.cache as function_
+    function_ = import_module("volta_fn.jit.cache")
     for module in (compile_, function_):
         if hasattr(module, "trace_function"):
             watch(module, "trace_function", "trace")
