@@ -30,7 +30,9 @@ def watch(owner, name, label=None, size=None):
             return function(*args, **kwargs)
         finally:
             end = time.perf_counter()
-            EVENTS.append((label, begin, end, time.thread_time() - cpu, threading.current_thread().name[:4] + (size(*args) if size else "")))
+            EVENTS.append(
+                (label, begin, end, time.thread_time() - cpu, threading.current_thread().name[:4] + (size(*args) if size else ""))
+            )
 
     setattr(owner, name, timed)
 
@@ -77,7 +79,7 @@ def main() -> None:
     prepared = time.perf_counter()
     mark = len(EVENTS)
     profile = cProfile.Profile()
-    times = []
+    times, results = [], []
     for number in range(4):
         if profiled and not number:
             profile.enable()
@@ -86,12 +88,13 @@ def main() -> None:
         returned = time.perf_counter()
         wait(result)
         end = time.perf_counter()
+        results.append(float(result).hex())
         if profiled and not number:
             profile.disable()
         times.append(f"{end - start:.4f} ({returned - start:.4f})")
         if not number:
             first, first_end = start, end
-    print(f"== {workload}: import {IMPORTED - START:.3f}, prepare {prepared - began:.3f}, steps {' '.join(times)}")
+    print(f"== {workload}: import {IMPORTED - START:.3f}, prepare {prepared - began:.3f}, steps {' '.join(times)}, losses {' '.join(results)}")
     for title, events in (("before the first step", EVENTS[:mark]), ("first step", [e for e in EVENTS[mark:] if e[1] < first_end])):
         print(f"-- {title}: label, number, sum of wall, sum of CPU, first begin, last end")
         labels = {}
@@ -99,12 +102,16 @@ def main() -> None:
             labels.setdefault(e[0], []).append(e)
         origin = began if title.startswith("before") else first
         for label, es in labels.items():
-            print(f"{label:18s} {len(es):5d} {sum(e[2] - e[1] for e in es):8.3f} {sum(e[3] for e in es):8.3f} {min(e[1] for e in es) - origin:8.3f} {max(e[2] for e in es) - origin:8.3f}")
+            print(
+                f"{label:18s} {len(es):5d} {sum(e[2] - e[1] for e in es):8.3f} {sum(e[3] for e in es):8.3f} {min(e[1] for e in es) - origin:8.3f} {max(e[2] for e in es) - origin:8.3f}"
+            )
     loads = sorted([e for e in EVENTS if e[0] == "load"], key=lambda e: e[1] - e[2])
     for e in loads[:8]:
         print(f"load {e[2] - e[1]:.4f} cpu {e[3]:.4f} {e[4]}")
     ptx = [e for e in loads if "ELF" not in e[4]]
-    print(f"loads {len(loads)} of which PTX {len(ptx)}: PTX {sum(e[2] - e[1] for e in ptx):.3f} s, others {sum(e[2] - e[1] for e in loads) - sum(e[2] - e[1] for e in ptx):.3f}")
+    print(
+        f"loads {len(loads)} of which PTX {len(ptx)}: PTX {sum(e[2] - e[1] for e in ptx):.3f} s, others {sum(e[2] - e[1] for e in loads) - sum(e[2] - e[1] for e in ptx):.3f}"
+    )
     if profiled:
         text = io.StringIO()
         stats = pstats.Stats(profile, stream=text)
