@@ -1,8 +1,8 @@
 """Fingerprints of programs: texts that are equal only for equal programs.
 
 A fingerprint is the key of a compiled program on disk. Variables are numbers in the order in which they are bound, constants are
-hashes of their bytes. A call is written as the program that it calls, as only this is compiled. A program that holds something
-without such a text, like a user's function, has no fingerprint.
+hashes of their bytes, or numbers where a compiler does not read them either. A call is written as the program that it calls, as only this
+is compiled. A program that holds something without such a text, like a user's function, has no fingerprint.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class Fingerprint(NamedTuple):
 
     text: str
     constants: tuple[ConcreteArray, ...]
-
-
-#: Returns the elements of a constant; None if they are not to be read.
-Elements = Callable[[ConcreteArray], np.ndarray | None]
+    #: The numbers of constants whose elements make no difference: those of equal buffers are known by the first of them.
+    unread: frozenset[int]
 
 
 class _NotSerializable(Exception):
     """The program holds something that has no text."""
 
 
-def fingerprint_of(closed: ClosedJaxpr, donated: Sequence[bool], elements: Elements = host_buffer) -> Fingerprint | None:
-    """Return the fingerprint of a program with donated arguments.
+def fingerprint_of(
+    closed: ClosedJaxpr, donated: Sequence[bool], elements: Callable[[ConcreteArray], np.ndarray | None] = host_buffer
+) -> Fingerprint | None:
+    """Return the fingerprint of a program with donated arguments; None if it has none.
 
-    None if it has none, or constants whose `elements` are not to be read.
+    `elements` gives those of a constant; None if the compiler does not read them.
     """
     writer = _Serializer(elements)
     try:
@@ -54,17 +54,20 @@ def fingerprint_of(closed: ClosedJaxpr, donated: Sequence[bool], elements: Eleme
     except _NotSerializable:
         return None
     flags = "".join(["01"[bool(d)] for d in donated]) + "".join([f" {result}:{argument}" for result, argument in pairs_of(donated)])
-    return Fingerprint("\n\n".join([flags, *writer.meanings.values(), *writer.programs]), tuple(writer.constants))
+    return Fingerprint("\n\n".join([flags, *writer.meanings.values(), *writer.programs]), tuple(writer.constants), frozenset(writer.unread))
 
 
 class _Serializer:
     """The texts of a program and of those in it, each written once."""
 
-    def __init__(self, elements: Elements) -> None:
+    def __init__(self, elements: Callable[[ConcreteArray], np.ndarray | None]) -> None:
         self.programs: list[str] = []
         self.meanings: dict[Primitive, str] = {}
         self.constants: list[ConcreteArray] = []
+        self.unread: set[int] = set()
         self._elements = elements
+        #: The first constant of each buffer that is not read.
+        self._first: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
         self._avals: dict[ShapedArray, str] = {}
         self._constants: dict[int, str] = {}
@@ -123,14 +126,18 @@ class _Serializer:
         return f"{self.aval(literal.aval)}={host_buffer(literal.val).tobytes().hex()}"
 
     def constant(self, value: Any) -> str:
-        """Write a constant, by a hash of its bytes."""
+        """Write a constant, by a hash of its bytes, or by its number."""
         text = self._constants.get(id(value))
         if text is None:
-            elements = self._elements(value) if type(value) is ConcreteArray else None
-            if elements is None:
+            if type(value) is not ConcreteArray:
                 raise _NotSerializable
-            content = hashlib.blake2b(np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data, digest_size=32).hexdigest()
-            text = self._constants[id(value)] = f"c{len(self.constants)}{self.aval(value.aval)}={content}"
+            elements, number = self._elements(value), len(self.constants)
+            if elements is None:
+                self.unread.add(number)
+                content = f"c{self._first.setdefault(id(value.buffer()), number)}"
+            else:
+                content = hashlib.blake2b(np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data, digest_size=32).hexdigest()
+            text = self._constants[id(value)] = f"c{number}{self.aval(value.aval)}={content}"
             self.constants.append(value)
         return text
 

@@ -383,8 +383,8 @@ class Program:
         """Compile a program.
 
         If `reads_ahead`, readbacks of small results that were read once are requested eagerly from then on. If `allocate`, memory for its
-        temporary values is allocated now, not by the first call. Unless `repeats`, the host repeats what `while` loops do. If `is_kept`, the
-        plan is from the disk, or written there.
+        temporary values is allocated now, not by the first call. Unless `repeats`, the host repeats what `while` loops do. If `is_kept`,
+        the plan is from the disk, or written there.
         """
         self.gpu = gpu
         avals = (*closed.in_avals, *closed.out_avals, *[v.aval for eqn in closed.eqns for v in eqn.outvars])

@@ -16,7 +16,7 @@ import numpy as np
 from volta_fn.compiler.buffers import Lifetime, Output
 from volta_fn.compiler.emission import Block, Slot
 from volta_fn.compiler.fingerprint import fingerprint_of
-from volta_fn.core.arrays.array import ConcreteArray
+from volta_fn.core.arrays.array import ConcreteArray, numbers_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, sub_jaxprs
 from volta_fn.runtime import entries
@@ -31,8 +31,6 @@ from volta_fn.targets.wgsl.target import WgslTarget
 
 #: The purpose of an entry (`runtime.entries`).
 _PURPOSE = "plan"
-#: The most bytes of a constant on the device that are read to hash them.
-_MOST_READ = 1 << 24
 
 
 class PlanEntry(NamedTuple):
@@ -40,20 +38,24 @@ class PlanEntry(NamedTuple):
 
     name: str
     constants: tuple[ConcreteArray, ...]
+    #: The numbers of constants that no plan depends on the elements of, since they are on the device alone.
+    unread: frozenset[int]
 
     @classmethod
     def of(cls, closed: ClosedJaxpr, donated: Sequence[bool], target: WgslTarget) -> Self | None:
         """Return the entry of a program; None if its plan is not kept."""
         if cache_dir() is None or is_measuring(target.capabilities) or _communicates(closed, set()):
             return None
-        fingerprint = fingerprint_of(closed, donated, _elements)
+        fingerprint = fingerprint_of(closed, donated, numbers_of)
         if fingerprint is None:
             return None
         kind = "verified plan" if settings.verify else "plan", target.name, target.capabilities, measured(target.capabilities)
-        return cls(entries.name_of(kind, fingerprint.text), fingerprint.constants)
+        return cls(entries.name_of(kind, fingerprint.text), fingerprint.constants, fingerprint.unread)
 
     def write(self, plan: ProgramPlan) -> None:
         """Write a plan, with the faster shaders of its dispatches, if that is possible."""
+        if any(numbers_of(self.constants[number]) is not None for number in self.unread):
+            return  # another thread has read them, so that the plan may depend on them
         contents, commands = Contents(self._buffers()), _CommandWriter()
         try:
             header = {
@@ -121,17 +123,10 @@ def _communicates(closed: ClosedJaxpr, seen: set[int]) -> bool:
     return any("axis_names" in eqn.params for eqn in closed.eqns) or any(_communicates(program, seen) for program in inner)
 
 
-def _elements(constant: ConcreteArray) -> np.ndarray | None:
-    """Return the elements of a constant, unless it is large and on the device."""
-    buffer = constant.buffer()
-    is_on_host = getattr(buffer, "host_values", buffer) is not None
-    return np.asarray(constant) if is_on_host or constant.aval.nbytes <= _MOST_READ else None
-
-
 def _buffer(constant: ConcreteArray) -> Any:
     """Return what a plan has of a constant: an array, or a buffer of the device."""
-    buffer = constant.buffer()
-    return np.asarray(constant) if getattr(buffer, "host_values", buffer) is not None else buffer
+    numbers = numbers_of(constant)
+    return constant.buffer() if numbers is None else numbers
 
 
 # Commands as JSON.
