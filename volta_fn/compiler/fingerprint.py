@@ -192,5 +192,5 @@ def _rule(rule: Any) -> str:
 
 
 def _values(values: Sequence[Any]) -> str:
-    """Return the names of the functions among the values of a rule, and its plain values."""
+    """Return the functions among the values of a rule by name, and plain values."""
     return ",".join([_rule(value) if callable(value) else repr(value) for value in values if callable(value) or type(value) in _PLAIN])

@@ -87,13 +87,13 @@ class Contents:
     """The bytes of an entry, in the order in which they are written."""
 
     def __init__(self, constants: Sequence[Any]) -> None:
-        """Take the buffers of the traced program's constants: arrays, or others that are known by their identity."""
+        """Take the traced program's constants: arrays, or other buffers, which are known by identity."""
         self.constants = {_identity(buffer): number for number, buffer in enumerate(constants) if _is_contiguous(buffer)}
         self.parts: list[bytes] = []
         self.size = 0
 
     def array(self, array: Any) -> Any:
-        """Write an array, or the number of a constant, and return its description for the header."""
+        """Write an array, or the number of a constant; return its description."""
         is_array = isinstance(array, np.ndarray)
         if not is_array or (array.nbytes > SMALL and _is_contiguous(array)):
             number = self.constants.get(_identity(array))

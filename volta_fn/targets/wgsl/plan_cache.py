@@ -1,6 +1,6 @@
-"""Plans on disk, so that a process that has the same program need neither lower it nor write its shaders.
+"""Plans on disk.
 
-The key of a plan is the fingerprint of the traced program, and all else that plans depend on: the capabilities of the device, and the
+A process that has the same program as an earlier one neither lowers it nor writes its shaders. The key of a plan is the fingerprint of the traced program, and all else that plans depend on: the capabilities of the device, and the
 schedules that were measured on this machine. Plans of some programs are not kept: of those with steps on the host, which are functions of
 Python's, and of those that communicate, which depend on the memory that processes share.
 """
@@ -102,7 +102,7 @@ class PlanEntry(NamedTuple):
         return [_buffer(constant) for constant in self.constants]
 
     def _value(self, reader: Reader, description: Any) -> Any:
-        """Return a constant that is an output: the traced program's own, or an array; None if it is none."""
+        """Return a constant that is an output, by its description; None if it is none."""
         if description is None:
             return None
         (inner,) = description

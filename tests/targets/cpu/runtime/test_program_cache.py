@@ -202,12 +202,13 @@ def test_names_say_under_which_circumstances(owner: Any, name: str, other: Any, 
     assert disk_cache.name_of("a routine") != usual
 
 
+@pytest.mark.parametrize("name", ["passes.py", "tuned.json"])
 @pytest.mark.parametrize("settled", [0.0, 1e9])
-def test_a_changed_source_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: float) -> None:
+def test_a_changed_source_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: float, name: str) -> None:
     monkeypatch.setattr(caches, "_SETTLED", settled)
     package, folder = tmp_path / "volta_fn", tmp_path / "cache"
     (package / "compiler").mkdir(parents=True)
-    source = package / "compiler" / "passes.py"
+    source = package / "compiler" / name
     source.write_text("0.5")
     before = caches.sources_digest(package, folder)
     assert caches.sources_digest(package, folder) == before

@@ -244,7 +244,7 @@ def is_measuring(capabilities: TargetCapabilities) -> bool:
 
 
 def measured(capabilities: TargetCapabilities) -> tuple[list[tuple[str, Schedule]], ...]:
-    """Return the schedules that were measured on such a device, in this process and before."""
+    """Return the schedules measured on such a device, in this process and before."""
     return tuple([sorted(choices.get(capabilities.adapter, {}).items(), key=itemgetter(0)) for choices in (_learnt, _users())])
 
 
