@@ -87,7 +87,7 @@ class Contents:
     """The bytes of an entry, in the order in which they are written."""
 
     def __init__(self, constants: Sequence[Any]) -> None:
-        """Take the traced program's constants: arrays, or other buffers, which are known by identity."""
+        """Take the traced program's constants: arrays, or buffers known by identity."""
         self.constants = {_identity(buffer): number for number, buffer in enumerate(constants) if _is_contiguous(buffer)}
         self.parts: list[bytes] = []
         self.size = 0
