@@ -172,7 +172,7 @@ def _path(kind: type) -> str:
 @functools.cache
 def _meaning(primitive: Primitive) -> str:
     """Return a primitive's name and the names of its rules."""
-    rules = [primitive.abstract, evaluation_of(primitive), primitive.ufunc_for, primitive.formula, primitive.expand]
+    rules = [primitive.abstract, evaluation_of(primitive), primitive.ufunc_for, primitive.formula]
     reductions = [reduction for reduction in (primitive.reduction, primitive.combines) if reduction is not None]
     return f"{primitive.name} {' '.join([*map(_rule, rules), *map(_values, reductions)])}"
 

@@ -1,9 +1,9 @@
 """Plans on disk.
 
 A process that has the same program as an earlier one neither lowers it nor writes its shaders. The key of a plan is the fingerprint of the
-traced program, and all else that plans depend on: the capabilities of the device, and the schedules that were measured on this machine. Plans
-of some programs are not kept: of those with steps on the host, which are functions of Python's, and of those that communicate, which depend
-on the memory that processes share.
+traced program, and all else that plans depend on: the capabilities of the device, and the schedules that were measured on this machine.
+Plans of some programs are not kept: of those with steps on the host, which are functions of Python's, and of those that communicate, which
+depend on the memory that processes share.
 """
 
 from __future__ import annotations
