@@ -143,6 +143,8 @@ class _CommandWriter:
     def __init__(self) -> None:
         self.texts: dict[str, int] = {}
         self.regions: dict[Region, int] = {}
+        #: The numbers of faster shaders by the texts of those that they replace: to write one takes long.
+        self._better: dict[str, int] = {}
 
     def rows(self, commands: Iterable[Command]) -> list[list[Any]]:
         """Return the rows of commands; raise `NotCacheable` for a step on the host."""
@@ -150,7 +152,9 @@ class _CommandWriter:
 
     def _row(self, command: Command) -> list[Any]:
         if isinstance(command, Run):
-            better = None if command.better is None else self._text(command.better().text)
+            better = None if command.better is None else self._better.get(command.source)
+            if command.better is not None and better is None:
+                better = self._better[command.source] = self._text(command.better().text)
             region = None if command.region is None else self.regions.setdefault(command.region, len(self.regions))
             shader, ranges = self._text(command.source), [_range(span) for span in command.ranges]
             return [_RUN, shader, sorted(command.written), ranges, command.groups, region, command.entry, better, command.is_checked]
