@@ -77,6 +77,16 @@ def _target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         request.getfixturevalue("on_cpu")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_plans_on_disk() -> Iterator[None]:
+    """Plan all programs of GPUs anew: tests plant faults in the compiler, and their plans have the names of others."""
+    from volta_fn.targets.wgsl import plan_cache
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(plan_cache, "cache_dir", lambda: None)
+        yield
+
+
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU as the default device of the process."""

@@ -228,11 +228,11 @@ def plan_for(traced: TracedProgram, limits: str | Mapping[str, int] | Device | D
         problems.append(error.message)
     if plan is None:
         plan = _plan(traced, WgslTarget(profile.capabilities._replace(**_UNLIMITED)))  # type: ignore[arg-type]  # all of them integers
-        problems[-1] = f"{_largest(plan.lowered)}: {problems[-1]}"
+        problems[-1] = f"{_largest(_lowered(plan))}: {problems[-1]}"
     problems += _oversized_buffers(plan, profile)
     memory = plan.memory
     if profile.memory is not None and memory.peak > profile.memory:
-        largest = _largest(plan.lowered)
+        largest = _largest(_lowered(plan))
         problems.append(f"{largest} is the largest of the arrays that take {memory.peak} bytes; {profile.name} has {profile.memory}")
     return DevicePlan(
         limits=profile.name,
@@ -244,7 +244,7 @@ def plan_for(traced: TracedProgram, limits: str | Mapping[str, int] | Device | D
         buffers=len(plan.arguments) + len(plan.own_results) + len(plan.block_sizes) + len(plan.constants) + len(plan.regions),
         dispatches=plan.dispatches(),
         shaders=len(plan.shaders()),
-        host_steps=tuple([HostStep.of(item, plan.lowered.target.explain_host(item)) for item in plan.on_host]),
+        host_steps=tuple([HostStep.of(item, _lowered(plan).target.explain_host(item)) for item in plan.on_host]),
         problems=tuple(problems),
     )
 
@@ -252,6 +252,12 @@ def plan_for(traced: TracedProgram, limits: str | Mapping[str, int] | Device | D
 def _plan(traced: TracedProgram, target: WgslTarget) -> ProgramPlan:
     """Return the plan of a traced program for a target."""
     return plan_program(traced.jaxpr, traced.donated, pipeline, target, RoutineCache())
+
+
+def _lowered(plan: ProgramPlan) -> LoweredProgram:
+    """Return what a plan was made from."""
+    assert plan.lowered is not None, "it is not from the disk"
+    return plan.lowered
 
 
 def _unsupported_dtypes(closed: ClosedJaxpr, profile: DeviceProfile) -> Iterator[str]:
@@ -273,7 +279,7 @@ def _oversized_buffers(plan: ProgramPlan, profile: DeviceProfile) -> Iterator[st
     for number, aval in enumerate(plan.arguments):
         if aval.nbytes > profile.largest:
             yield f"argument {number}, {aval}, has {aval.nbytes} bytes; {profile.name} has buffers of at most {profile.largest}"
-    for program, item in needed_items(plan.lowered):
+    for program, item in needed_items(_lowered(plan)):
         for var in item.results:
             if var.aval.nbytes > profile.largest:
                 producer = _producer(program, item, var)

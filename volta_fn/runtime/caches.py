@@ -223,13 +223,13 @@ _SETTLED = 2.0
 
 
 def sources_digest(root: Path, folder: Path | None) -> str:
-    """Hash the sources of a package by their contents."""
+    """Hash the sources of a package, and the data beside them, by their contents."""
     # Reading them takes a while, so the hash is kept in the cache folder, by what changes whenever a file is written or replaced: its
     # number and the time of its last change (which, unlike that of its contents, cannot be set). Windows has its creation instead.
     folder = None if sys.platform == "win32" else folder
     files, newest = [], 0.0
     for directory, _, names in os.walk(root):
-        for path in [os.path.join(directory, name) for name in names if name.endswith(".py")]:
+        for path in [os.path.join(directory, name) for name in names if name.endswith((".py", ".json"))]:
             status = os.stat(path)
             newest = max(newest, status.st_ctime)
             files.append((path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))

@@ -67,7 +67,7 @@ def test_any_other_width_is_refused_with_those_there_are(wanted: str, monkeypatc
 
 def test_compiled_code_of_each_width_has_its_own_name_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifact, "host", this_cpu.__wrapped__)
-    monkeypatch.setattr(artifact, "_circumstances", artifact._circumstances.__wrapped__)
+    monkeypatch.setattr(artifact, "_kind", artifact._kind.__wrapped__)
     names = set()
     for width in vector_widths():
         monkeypatch.setenv("VOLTA_VECTOR_BYTES", str(width))

@@ -16,7 +16,7 @@ from volta_fn import dtypes
 from volta_fn.compiler.attention import sees_some
 from volta_fn.compiler.ir.kernel import DefUse, simplify_nested
 from volta_fn.compiler.passes.expansions import attention_gradient_routine_p, attention_routine_p, result_avals
-from volta_fn.compiler.passes.rewriting import numbers_of
+from volta_fn.core.arrays.array import numbers_of
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, dce_jaxpr, inline_calls
 from volta_fn.core.primitive import PRIMITIVES

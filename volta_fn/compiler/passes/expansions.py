@@ -15,8 +15,8 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.compiler.ir.index import is_elementwise, is_view, reduces
 from volta_fn.compiler.ir.kernel import with_each_replaced
-from volta_fn.compiler.passes.rewriting import Rewriter, Rules, Table, literal, numbers_of, rewrite, rule, rules_of_table
-from volta_fn.core.arrays.array import Array, from_host
+from volta_fn.compiler.passes.rewriting import Rewriter, Rules, Table, literal, rewrite, rule, rules_of_table
+from volta_fn.core.arrays.array import Array, from_host, numbers_of
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.devices.device import find_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var

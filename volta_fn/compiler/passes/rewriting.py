@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.compiler.ir.kernel import DefUse
-from volta_fn.core.arrays.array import Array, ConcreteArray, from_host
+from volta_fn.core.arrays.array import Array, from_host, numbers_of
 from volta_fn.core.aval import Shape
 from volta_fn.core.caches import exact
 from volta_fn.core.devices.device import find_device
@@ -134,11 +134,6 @@ class Rewriter:
 def literal(value: Any, dtype: np.dtype) -> Literal:
     """Return a literal of this value and dtype."""
     return Literal(from_host(np.asarray(value, dtype), device=find_device("cpu")))
-
-
-def numbers_of(value: Array) -> np.ndarray | None:
-    """Return the numbers of a constant, if they can be read without waiting."""
-    return value.device.backend.host_elements(value.buffer()) if type(value) is ConcreteArray else None
 
 
 def literal_key(atom: Atom) -> Any:

@@ -17,13 +17,12 @@ from volta_fn.compiler.passes.rewriting import (
     Table,
     literal,
     literal_key,
-    numbers_of,
     params_key,
     rewrite,
     rule,
     rules_of_table,
 )
-from volta_fn.core.arrays.array import Array, ConcreteArray, from_host
+from volta_fn.core.arrays.array import Array, ConcreteArray, from_host, numbers_of
 from volta_fn.core.aval import Shape
 from volta_fn.core.devices.device import find_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var

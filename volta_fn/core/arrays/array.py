@@ -360,6 +360,11 @@ def host_buffer(array: ConcreteArray) -> np.ndarray:
     return buffer if isinstance(buffer, np.ndarray) else array.host()
 
 
+def numbers_of(value: Array) -> np.ndarray | None:
+    """Return the numbers of a constant, if they can be read without waiting."""
+    return value.device.backend.host_elements(value.buffer()) if type(value) is ConcreteArray else None
+
+
 def wrap(buffer: Any, spec: ArraySpec) -> ConcreteArray:
     """Return the array in a buffer (inlined by hand on hot paths)."""
     array = ConcreteArray()

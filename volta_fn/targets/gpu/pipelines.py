@@ -39,20 +39,25 @@ class Upgrades:
 
     def __init__(self, pipelines: Pipelines) -> None:
         self._pipelines = pipelines
-        self._waiting: deque[tuple[Key, Callable[[], ShaderModule]]] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._threads = 0
         #: How often pipelines were replaced; older recordings still hold the replaced ones.
         self.replacements = 0
 
-    def request(self, modules: Iterable[tuple[Key, Callable[[], ShaderModule]]]) -> None:
-        """Compile faster shaders for existing pipelines, unless requested before."""
+    def request(self, modules: Iterable[tuple[Key, Callable[[], ShaderModule]]], then: Callable[[], None] | None = None) -> None:
+        """Compile faster shaders for existing pipelines, unless requested before.
+
+        `then` is called on one of the threads.
+        """
         with self._changed:
             for key, better in modules:
                 pipeline = self._pipelines.find(*key)
                 if not pipeline.has_better:
                     pipeline.has_better = True
-                    self._waiting.append((key, better))
+                    self._waiting.append(partial(self._upgrade, key, better))
+            if then is not None:
+                self._waiting.append(then)
             for _ in range(min(len(self._waiting), _TIER_THREADS, max(1, (os.cpu_count() or 1) // _CPU_FRACTION)) - self._threads):
                 try:
                     threading.Thread(target=self._work, name="volta_fn compiles").start()
@@ -67,21 +72,24 @@ class Upgrades:
             self._changed.wait_for(lambda: not self._threads)
 
     def _work(self) -> None:
-        """Compile until no request is left or the main thread has ended."""
+        """Work until no request is left or the main thread has ended."""
         while True:
             with self._changed:
                 if not self._waiting or not threading.main_thread().is_alive():
                     self._end_thread()
                     return
-                key, better = self._waiting.popleft()
+                work = self._waiting.popleft()
             try:
-                self._pipelines.replace(key, better().text)
+                work()
             except (DeviceError, OutOfMemoryError) as error:  # the slower one remains
                 log.warning("a faster shader cannot be compiled: %s", error)
             except BaseException:  # Python prints it as the thread ends; `settle` must not wait for this thread any longer
                 with self._changed:
                     self._end_thread()
                 raise
+
+    def _upgrade(self, key: Key, better: Callable[[], ShaderModule]) -> None:
+        self._pipelines.replace(key, better().text)
 
     def _end_thread(self) -> None:
         """Record that the current thread ends; the caller holds the lock."""

@@ -21,6 +21,7 @@ from volta_fn.targets.gpu.memory import SMALL_READBACK, Buffer, Lease, Trend
 from volta_fn.targets.gpu.pipelines import Pipeline
 from volta_fn.targets.gpu.queue import Queue
 from volta_fn.targets.wgsl.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs, size_class, uninterrupted
+from volta_fn.targets.wgsl.plan_cache import PlanEntry
 from volta_fn.targets.wgsl.program_plan import ProgramPlan, dispatches_of, plan_program
 
 if TYPE_CHECKING:
@@ -377,11 +378,13 @@ class Program:
         reads_ahead: bool = True,
         allocate: bool = True,
         repeats: bool = True,
+        is_kept: bool = True,
     ) -> None:
         """Compile a program.
 
         If `reads_ahead`, readbacks of small results that were read once are requested eagerly from then on. If `allocate`, memory for its
-        temporary values is allocated now, not by the first call. Unless `repeats`, the host repeats what `while` loops do.
+        temporary values is allocated now, not by the first call. Unless `repeats`, the host repeats what `while` loops do. If `is_kept`,
+        the plan is from the disk, or written there.
         """
         self.gpu = gpu
         avals = (*closed.in_avals, *closed.out_avals, *[v.aval for eqn in closed.eqns for v in eqn.outvars])
@@ -390,12 +393,27 @@ class Program:
         #: The compiled shaders, which are released with the program.
         self.pipelines: list[Pipeline] = []
         with gpu.pipelines.compile_ahead(self.pipelines) as start_compiling:
-            plan = plan_program(closed, donated, pipeline, gpu.target, gpu.routines, start_compiling)
+            entry = PlanEntry.of(closed, donated, gpu.target) if is_kept else None
+            plan = None if entry is None else entry.read(closed)
+            is_new = plan is None
+            if plan is None:
+                plan = plan_program(closed, donated, pipeline, gpu.target, gpu.routines, start_compiling)
+            else:
+                for run in runs(plan.commands):
+                    start_compiling(*run.key)
             #: Results that take the memory of donated arguments: result -> argument.
             self.reuse = plan.reuse
             #: Faster shaders that are not requested yet, by the keys of those that they replace, and whether the program was called.
             self.better = {run.key: run.better for run in runs(plan.commands) if run.better is not None}
             self.was_called = False
+            #: Writes the plan to the disk with these shaders, which takes long.
+            self.keep_plan: Callable[[], None] | None = None
+            if entry is not None and is_new:
+                write = partial(entry.write, plan)
+                if self.better:
+                    self.keep_plan = write
+                else:
+                    write()
             self.regions = plan.regions
             constant_results = [shaped(gpu.put(np.asarray(o.constant)), o.shape) for o in plan.outputs if o.constant is not None]
             self.results = Results(plan, constant_results, reads_ahead=reads_ahead)
@@ -432,8 +450,8 @@ class Program:
         """Run the program; donated arguments may be overwritten if `donate` is set."""
         gpu = self.gpu
         if self.better and self.was_called:
-            gpu.pipelines.upgrades.request(self.better.items())
-            self.better = {}
+            gpu.pipelines.upgrades.request(self.better.items(), self.keep_plan)
+            self.better, self.keep_plan = {}, None
         self.was_called = True
         gpu.queue.wait_for_room()
         with gpu.queue.lock:
@@ -524,7 +542,7 @@ class TimedProgram(Program):
     device = "gpu"
 
     def __init__(self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: CompilerPipeline) -> None:
-        super().__init__(gpu, closed, donated, pipeline, reads_ahead=False, repeats=False)
+        super().__init__(gpu, closed, donated, pipeline, reads_ahead=False, repeats=False, is_kept=False)
         self.lowered: LoweredProgram = pipeline.lower(closed, gpu.target)
         self.items: list[tuple[LoweredProgram, Item] | None] = [None, *_items(self.lowered)]
         self._numbers = {id(entry[1]): number for number, entry in enumerate(self.items) if entry is not None}

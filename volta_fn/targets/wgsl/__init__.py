@@ -7,6 +7,6 @@ In the order in which to read: `shader` (a shader as an object, and how its text
 `routine` (arrays in buffers, and dispatches); what makes routines: `loops` (kernels), `matmul`, `quantized` (products with weights of few
 bits), `convolution`, `attention` and `library` (sorts, scans, gathers, factorisations, …); `target` (limits, all routines by name, and the
 passes that GPUs add); `transforms` (shader modules fused and split); and plans of programs, which need no device: `commands` (what a
-program consists of, and the fusion of independent dispatches), `writer` (items, loops and branches to commands), and `program_plan` (all of
-that, from a device's capabilities alone, and its verification).
+program consists of, and the fusion of independent dispatches), `writer` (items, loops and branches to commands), `program_plan` (all of
+that, from a device's capabilities alone, and its verification), and `plan_cache` (plans on disk).
 """

@@ -209,7 +209,6 @@ class ProgramPlan(NamedTuple):
     grids of regions.
     """
 
-    lowered: LoweredProgram
     arguments: tuple[ShapedArray, ...]
     #: The origin of each result: a computed value, an argument or a constant.
     outputs: tuple[Output, ...]
@@ -226,8 +225,9 @@ class ProgramPlan(NamedTuple):
     constants: tuple[Any, ...]
     #: Bytes of the grids of each region.
     regions: list[int]
-    #: Equations that run on the host.
-    on_host: tuple[Item, ...]
+    #: What it was planned from, and the equations that run on the host; a plan from the disk has neither.
+    lowered: LoweredProgram | None = None
+    on_host: tuple[Item, ...] = ()
 
     @property
     def own_results(self) -> list[int]:
@@ -326,7 +326,6 @@ def plan_program(
         extents = {slot: Extent(number, 0, max(slot.size, block_sizes[number])) for slot, number in arena}
         verify_extents("blocks of memory", uses_of(commands), extents, writer.verifier.writers)
     return ProgramPlan(
-        program,
         tuple(closed.in_avals),
         tuple(program.outputs()),
         tuple([v.aval for v in program.results]),
@@ -337,6 +336,7 @@ def plan_program(
         block_of,
         writer.slots.arrays(),
         [slot.size for slot in writer.regions],
+        program,
         tuple(writer.on_host),
     )
 

@@ -163,12 +163,12 @@ class ShaderModule:
     group: str | None = None
     #: The statements before the one that computes this index (``let group = …``).
     prologue: str = ""
-    #: The text of a module in another language than WGSL, which only its driver understands: it has bindings, but no statements.
+    #: The text of a module that no transformation reads, in another language than WGSL, or from the disk: it has no statements.
     foreign: str = ""
 
     @property
     def is_wgsl(self) -> bool:
-        """Whether it is WGSL, which transformations may rewrite."""
+        """Whether it is WGSL that transformations may rewrite."""
         return not self.foreign
 
     @cached_property

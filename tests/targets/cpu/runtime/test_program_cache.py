@@ -21,7 +21,7 @@ import volta_fn.numpy as jnp
 from tests.targets.cpu.runtime.test_program import PROGRAMS, X
 from volta_fn.compiler import pipeline
 from volta_fn.core.caches import Interned
-from volta_fn.runtime import caches
+from volta_fn.runtime import caches, entries
 from volta_fn.targets.cpu.runtime import artifact, compile
 from volta_fn.targets.cpu.runtime import artifact as disk_cache
 from volta_fn.targets.cpu.runtime.compile import CodeCache
@@ -128,7 +128,7 @@ def test_large_constants_of_the_traced_program_are_not_written() -> None:
 
 
 def test_of_a_program_with_too_large_constants_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, builds: list[Any]) -> None:
-    monkeypatch.setattr(artifact, "_LARGEST", 10)
+    monkeypatch.setattr(entries, "LARGEST", 10)
     for _ in range(2):
         np.testing.assert_array_equal(of(lambda x: x + 1, X)(False, X)[0], X + 1)
     assert len(builds) == 2
@@ -186,7 +186,7 @@ def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.parametrize(
     ("owner", "name", "other"),
     [
-        (disk_cache, "sources_digest", lambda root, folder: "other sources"),
+        (entries, "sources_digest", lambda root, folder: "other sources"),
         (disk_cache, "host", lambda: "another machine"),
         (np, "__version__", "0"),
         (sys, "version", "0"),
@@ -194,30 +194,32 @@ def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_p
     ids=["sources", "machine", "NumPy", "Python"],
 )
 def test_names_say_under_which_circumstances(owner: Any, name: str, other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    circumstances = disk_cache._circumstances.__wrapped__
-    usual = circumstances()
-    assert circumstances() == usual
+    monkeypatch.setattr(entries, "circumstances", entries.circumstances.__wrapped__)
+    monkeypatch.setattr(disk_cache, "_kind", disk_cache._kind.__wrapped__)
+    usual = disk_cache.name_of("a routine")
+    assert disk_cache.name_of("a routine") == usual
     monkeypatch.setattr(owner, name, other)
-    assert circumstances() != usual
+    assert disk_cache.name_of("a routine") != usual
 
 
+@pytest.mark.parametrize("name", ["passes.py", "tuned.json"])
 @pytest.mark.parametrize("settled", [0.0, 1e9])
-def test_a_changed_source_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: float) -> None:
+def test_a_changed_source_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: float, name: str) -> None:
     monkeypatch.setattr(caches, "_SETTLED", settled)
     package, folder = tmp_path / "volta_fn", tmp_path / "cache"
     (package / "compiler").mkdir(parents=True)
-    source = package / "compiler" / "passes.py"
+    source = package / "compiler" / name
     source.write_text("0.5")
-    before = disk_cache.sources_digest(package, folder)
-    assert disk_cache.sources_digest(package, folder) == before
+    before = caches.sources_digest(package, folder)
+    assert caches.sources_digest(package, folder) == before
     status = source.stat()
     new = source.with_suffix(".new")
     new.write_text("0.7")  # as many bytes
     os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
     new.replace(source)
-    assert disk_cache.sources_digest(package, folder) != before
+    assert caches.sources_digest(package, folder) != before
     source.write_text("0.5")
-    assert disk_cache.sources_digest(package, folder) == before
+    assert caches.sources_digest(package, folder) == before
 
 
 def test_threads_at_once(builds: list[Any]) -> None:

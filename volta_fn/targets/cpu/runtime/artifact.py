@@ -1,39 +1,25 @@
 """Compiled programs on disk: the cache, and programs as its entries.
 
-Artifacts, which are their entries in the cache, and the fingerprints that are their keys.
+Artifacts, which are their entries in the cache; their keys are fingerprints (`compiler/fingerprint.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
-import json
-import math
-import struct
-import sys
 import threading
 from collections.abc import Callable, Sequence
-from enum import Enum
-from pathlib import Path
-from types import FunctionType, NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import ml_dtypes
 import numpy as np
 
 from volta_fn.compiler.buffers import Output, arrange
-from volta_fn.core.arrays.array import ConcreteArray, host_buffer
-from volta_fn.core.arrays.memory import pairs_of
-from volta_fn.core.aval import ShapedArray
+from volta_fn.compiler.fingerprint import fingerprint_of
+from volta_fn.core.arrays.array import host_buffer
 from volta_fn.core.caches import Interned, LruCache
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, called_program
-from volta_fn.core.jaxpr import Literal as JaxprLiteral
-from volta_fn.core.primitive import Primitive, evaluation_of
-from volta_fn.dtypes import ALL, short_name
-from volta_fn.lazy_imports import is_installed
-from volta_fn.runtime import caches
-from volta_fn.runtime.caches import cache_dir, sources_digest
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.runtime import entries
+from volta_fn.runtime.caches import cache_dir
+from volta_fn.runtime.entries import DTYPES, Contents, NotCacheable, Reader, dtype_name
 from volta_fn.runtime.llvm.host import host, llvm
 from volta_fn.runtime.llvm.machine import LoadedCode, load_objects
 from volta_fn.settings import current as settings
@@ -52,8 +38,7 @@ if TYPE_CHECKING:
 # - a *program*: its commands with all objects, by the fingerprint of the traced program, so that a process that has the same program need
 #   not lower it. One read loads it, instead of one for each of its routines.
 #
-# An entry holds a row of JSON and bytes. The row begins with the CPU that the entry is for, although the hash of its name has it, too: a
-# file that came by its name in another way must not run on another CPU. `runtime.caches` keeps entries from damage and from other users.
+# The purpose of an entry (`runtime.entries`) is the CPU that it is for. `runtime.caches` keeps entries from damage and from other users.
 
 T = TypeVar("T")
 
@@ -78,14 +63,13 @@ class Compiled(NamedTuple):
 
 
 @functools.cache
-def _circumstances() -> bytes:
-    versions = (sys.version, np.__version__, ml_dtypes.__version__, llvm().llvm_version_info, is_installed("scipy"))
-    return repr((sources_digest(Path(__file__).parents[3], cache_dir()), versions, host())).encode()
+def _kind() -> tuple[Any, ...]:
+    return llvm().llvm_version_info, host()
 
 
 def name_of(key: str) -> str:
     """Return the name of the entry for a key."""
-    return hashlib.sha256(_circumstances() + b"\0" + key.encode()).hexdigest()
+    return entries.name_of(_kind(), key)
 
 
 def _cpu() -> str:
@@ -94,24 +78,12 @@ def _cpu() -> str:
 
 def read(name: str, parse: Callable[[Any, bytes], T]) -> T | None:
     """Return an entry, parsed from its header and bytes; None if it is missing."""
-    where = cache_dir()
-    data = None if where is None else caches.read(where, name)
-    if where is None or data is None:
-        return None
-    line, _, content = data.partition(b"\n")
-    with contextlib.suppress(LookupError, TypeError, ValueError):  # an intact entry in another format
-        cpu, header = json.loads(line)
-        if cpu == _cpu():
-            return parse(header, content)
-    caches.delete(where / name[:2] / name)
-    return None
+    return entries.read(cache_dir(), name, _cpu(), parse)
 
 
 def write(name: str, header: Any, contents: Sequence[bytes]) -> None:
     """Write an entry, if there are room and permission for it."""
-    where = cache_dir()
-    if where is not None:
-        caches.write(where, name, b"".join([json.dumps([_cpu(), header]).encode(), b"\n", *contents]))
+    entries.write(cache_dir(), name, _cpu(), header, contents)
 
 
 def read_compiled(name: str) -> Compiled | None:
@@ -130,169 +102,10 @@ def write_compiled(name: str, compiled: Compiled) -> None:
     write(name, header, [compiled.code])
 
 
-# Fingerprints of programs: texts that are equal only for equal programs.
-#
-# A fingerprint is the key of a compiled program on disk. Variables are numbers in the order in which they are bound, constants are
-# hashes of their bytes. A call is written as the program that it calls, as only this is compiled. A program that holds something
-# without such a text, like a user's function, has no fingerprint.
-
-_PLAIN = frozenset({int, bool, str, bytes, NoneType})
-
-
-class Fingerprint(NamedTuple):
-    """A program's text, and the constants in it, in order."""
-
-    text: str
-    constants: tuple[np.ndarray, ...]
-
-
-class _NotSerializable(Exception):
-    """The program holds something that has no text."""
-
-
-def fingerprint_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Fingerprint | None:
-    """Return the fingerprint of a program with donated arguments, or None."""
-    writer = _Serializer()
-    try:
-        writer.program(closed)
-    except _NotSerializable:
-        return None
-    flags = "".join(["01"[bool(d)] for d in donated]) + "".join([f" {result}:{argument}" for result, argument in pairs_of(donated)])
-    return Fingerprint("\n\n".join([flags, *writer.meanings.values(), *writer.programs]), tuple(writer.constants))
-
-
-class _Serializer:
-    """The texts of a program and of those in it, each written once."""
-
-    def __init__(self) -> None:
-        self.programs: list[str] = []
-        self.meanings: dict[Primitive, str] = {}
-        self.constants: list[np.ndarray] = []
-        self._numbers: dict[int, int] = {}
-        self._avals: dict[ShapedArray, str] = {}
-        self._constants: dict[int, str] = {}
-
-    def program(self, closed: ClosedJaxpr) -> str:
-        """Write a program, unless it has been, and return its number."""
-        if id(closed) not in self._numbers:
-            text = self._program(closed)
-            self._numbers[id(closed)] = len(self.programs)
-            self.programs.append(text)
-        return f"j{self._numbers[id(closed)]}"
-
-    def _program(self, closed: ClosedJaxpr) -> str:
-        jaxpr = closed.jaxpr
-        names: dict[Atom, str] = {}
-
-        def bound(variables: Sequence[Var]) -> str:
-            for v in variables:
-                names[v] = str(len(names))
-            return " ".join([self.aval(v.aval) for v in variables])
-
-        def read(atoms: Sequence[Atom]) -> str:
-            return " ".join([self.literal(a) if type(a) is JaxprLiteral else names[a] for a in atoms])
-
-        text_lines = [bound(jaxpr.constvars), " ".join([self.constant(c) for c in closed.consts]), bound(jaxpr.invars)]
-        for eqn in jaxpr.eqns:
-            operands = read(eqn.invars)
-            text_lines.append(f"{self.primitive(eqn.primitive)}{self.params(eqn)} {operands}:{bound(eqn.outvars)}")
-        return "\n".join([*text_lines, read(jaxpr.outvars)])
-
-    def primitive(self, primitive: Primitive) -> str:
-        """Return a primitive's name, and note its meaning."""
-        if primitive not in self.meanings:
-            self.meanings[primitive] = _meaning(primitive)
-        return primitive.name
-
-    def params(self, eqn: Equation) -> str:
-        """Write an equation's parameters."""
-        called = called_program(eqn)
-        if called is not None:
-            return self.value(called)
-        return f"[{','.join([f'{name}={self.value(v)}' for name, v in sorted(eqn.params.items())])}]"
-
-    def aval(self, aval: ShapedArray) -> str:
-        """Write a type."""
-        text = self._avals.get(aval)
-        if text is None:
-            text = f"{short_name(aval.dtype)}{list(aval.shape)}{'w' * aval.weak_type}".replace(" ", "")
-            self._avals[aval] = text
-        return text
-
-    def literal(self, literal: JaxprLiteral) -> str:
-        return f"{self.aval(literal.aval)}={host_buffer(literal.val).tobytes().hex()}"
-
-    def constant(self, value: Any) -> str:
-        """Write a constant, by a hash of its bytes."""
-        text = self._constants.get(id(value))
-        if text is None:
-            buffer = host_buffer(value) if type(value) is ConcreteArray else None
-            if not isinstance(buffer, np.ndarray):
-                raise _NotSerializable
-            content = hashlib.blake2b(np.ascontiguousarray(buffer).reshape(-1).view(np.uint8).data, digest_size=32).hexdigest()
-            text = self._constants[id(value)] = f"c{len(self.constants)}{self.aval(value.aval)}={content}"
-            self.constants.append(buffer)
-        return text
-
-    def value(self, value: Any) -> str:
-        """Write a parameter's value."""
-        kind = type(value)
-        if kind in _PLAIN:
-            return repr(value)
-        if kind is float:
-            return f"f{struct.pack('<d', value).hex()}"
-        if kind is complex:
-            return f"z{struct.pack('<dd', value.real, value.imag).hex()}"
-        if isinstance(value, ClosedJaxpr):
-            return self.program(value)
-        if isinstance(value, Enum):
-            return f"{_path(kind)}.{value.name}"
-        if kind in (tuple, list) or hasattr(kind, "_fields"):
-            return f"{'' if kind is tuple else _path(kind)}({''.join([self.value(v) + ',' for v in value])})"
-        if isinstance(value, np.dtype):
-            return f"d{short_name(value)}{value.str}"
-        if isinstance(value, np.generic):
-            return f"n{short_name(value.dtype)}{value.tobytes().hex()}"
-        if isinstance(value, ShapedArray):
-            return self.aval(value)
-        raise _NotSerializable
-
-
-def _path(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-@functools.cache
-def _meaning(primitive: Primitive) -> str:
-    """Return a primitive's name and the names of its rules."""
-    rules = [primitive.abstract, evaluation_of(primitive), primitive.ufunc_for]
-    return f"{primitive.name} {' '.join(map(_rule, rules))}"
-
-
-def _rule(rule: Any) -> str:
-    """Return the name of a rule of this package or NumPy's."""
-    # Others may change unnoticed.
-    if isinstance(rule, functools.partial):
-        return f"{_rule(rule.func)}({_rules([*rule.args, *rule.keywords.values()])})"
-    name = getattr(rule, "__name__", "")
-    if rule is None or getattr(np, name, None) is rule:
-        return f"numpy.{name}"
-    if (getattr(rule, "__module__", None) or "").startswith("volta_fn.") and isinstance(rule, FunctionType | type):
-        cells = getattr(rule, "__closure__", None) or ()
-        return f"{rule.__module__}.{rule.__qualname__}({_rules([cell.cell_contents for cell in cells])})"
-    raise _NotSerializable
-
-
-def _rules(values: Sequence[Any]) -> str:
-    """Return the names of the functions among some values."""
-    return ",".join([_rule(value) for value in values if callable(value)])
-
-
 # Artifacts: compiled programs as data, and their entries in the cache on disk.
 #
 # An entry has the objects of all routines of its program, so that a later process neither compiles nor chooses again. Its header gives
-# the sizes of what follows it: the commands, the layout's offsets, constants, objects. Large constants that the traced program has too
-# are not in the entry but are named by their numbers.
+# the sizes of what follows it: the commands, the layout's offsets, constants, objects.
 
 
 class SlotLayout(NamedTuple):
@@ -330,9 +143,6 @@ class Artifact(NamedTuple):
     reuse: tuple[tuple[int, int], ...]
 
 
-#: Larger constants are not written if the traced program has them; programs with more bytes of others are not written.
-_SMALL, _LARGEST = 4096, 1 << 26
-_DTYPES = {dtype.name: dtype for dtype in ALL}
 #: Loaded code by entry: `_recent` keeps that of the last programs alive, `_loaded` finds any that a program still uses.
 _recent: LruCache[LoadedCode] = LruCache(256)
 _loaded: Interned[str, LoadedCode] = Interned()
@@ -358,38 +168,10 @@ def key_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Key | None:
     if cache_dir() is None:
         return None
     fingerprint, kind = fingerprint_of(closed, donated), "verified program" if settings.verify else "program"
-    return None if fingerprint is None else Key(name_of(f"{kind} {fingerprint.text}"), fingerprint.constants)
+    return None if fingerprint is None else Key(name_of(f"{kind} {fingerprint.text}"), tuple(map(host_buffer, fingerprint.constants)))
 
 
 # writing
-
-
-class NotCacheable(Exception):
-    """A program has too many constants, or uncommon ones."""
-
-
-class _Arrays:
-    """The arrays of an entry, in the order in which they are written."""
-
-    def __init__(self, constants: Sequence[np.ndarray]) -> None:
-        self.constants = {_identity(array): number for number, array in enumerate(constants) if array.flags.c_contiguous}
-        self.contents: list[bytes] = []
-        self.size = 0
-
-    def write(self, array: np.ndarray) -> Any:
-        """Write an array, and return its description for the header."""
-        number = self.constants.get(_identity(array)) if array.nbytes > _SMALL and array.flags.c_contiguous else None
-        if number is not None:
-            return number
-        self.size += array.nbytes
-        if self.size > _LARGEST or array.dtype.name not in _DTYPES:
-            raise NotCacheable
-        self.contents.append(array.tobytes())
-        return [array.dtype.name, array.shape]
-
-
-def _identity(array: np.ndarray) -> tuple[Any, ...]:
-    return array.ctypes.data, array.dtype, array.shape
 
 
 def write_entry(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]]) -> None:
@@ -402,17 +184,17 @@ def write_entry(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]
     shared = dict.fromkeys([name for routine in routines if routine is not None for name in routine.shared])
     compiled = [*routines, *[read_compiled(name) for name in shared]]
     codes = [item.code for item in compiled if item is not None]
-    arrays, layout = _Arrays(key.constants), artifact.layout
+    contents, layout = Contents(key.constants), artifact.layout
     try:
         header = {
-            "words": [arrays.write(artifact.words), arrays.write(artifact.launch_words), arrays.write(layout.offsets)],
+            "words": [contents.array(artifact.words), contents.array(artifact.launch_words), contents.array(layout.offsets)],
             "layout": [layout.callers, layout.arena, layout.slots],
-            "constants": [arrays.write(array) for array in layout.constants],
+            "constants": [contents.array(array) for array in layout.constants],
             "long": artifact.long,
             "outputs": [
-                [o.result, o.argument, None if o.constant is None else [arrays.write(o.constant)], o.shape] for o in artifact.outputs
+                [o.result, o.argument, None if o.constant is None else [contents.array(o.constant)], o.shape] for o in artifact.outputs
             ],
-            "specs": [[shape, _name(dtype)] for shape, dtype in artifact.specs],
+            "specs": [[shape, dtype_name(dtype)] for shape, dtype in artifact.specs],
             "reuse": artifact.reuse,
             "codes": [len(code) for code in codes],
             "symbols": [symbol for _, symbol in launches],
@@ -420,43 +202,17 @@ def write_entry(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]
     except NotCacheable:
         return
     if len(codes) == len(compiled):
-        write(key.name, header, [*arrays.contents, *codes])
-
-
-def _name(dtype: np.dtype) -> str:
-    if dtype.name not in _DTYPES:
-        raise NotCacheable
-    return dtype.name
+        write(key.name, header, [*contents.parts, *codes])
 
 
 # reading
-
-
-class _Reader:
-    """An entry's bytes, read from the front."""
-
-    def __init__(self, content: bytes, constants: Sequence[np.ndarray]) -> None:
-        self.content = content
-        self.constants = constants
-        self.position = 0
-
-    def take(self, size: int) -> bytes:
-        self.position += size
-        return self.content[self.position - size : self.position]
-
-    def array(self, description: Any) -> np.ndarray:
-        """Return an array by its description in the header."""
-        if isinstance(description, int):
-            return self.constants[description]
-        dtype, shape = _DTYPES[description[0]], tuple(description[1])
-        return np.ndarray(shape, dtype, bytearray(self.take(math.prod(shape) * dtype.itemsize)))
 
 
 def read_entry(key: Key) -> CachedProgram | None:
     """Return a program from the disk, loaded, or None."""
 
     def parse(header: Any, content: bytes) -> tuple[Artifact, list[bytes], list[str]]:
-        reader = _Reader(content, key.constants)
+        reader = Reader(content, key.constants)
         words, launch_words, offsets = [reader.array(entry) for entry in header["words"]]
         callers, arena, slots = header["layout"]
         layout = SlotLayout(callers, offsets, arena, tuple([reader.array(entry) for entry in header["constants"]]), slots)
@@ -466,7 +222,7 @@ def read_entry(key: Key) -> CachedProgram | None:
                 for number, argument, constant, shape in header["outputs"]
             ]
         )
-        specs = tuple([(tuple(shape), _DTYPES[name]) for shape, name in header["specs"]])
+        specs = tuple([(tuple(shape), DTYPES[name]) for shape, name in header["specs"]])
         reuse = tuple([(result, argument) for result, argument in header["reuse"]])
         artifact = Artifact(words, launch_words, layout, header["long"], outputs, specs, reuse)
         return artifact, [reader.take(size) for size in header["codes"]], header["symbols"]

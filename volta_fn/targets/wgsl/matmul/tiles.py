@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import inf
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -235,6 +236,16 @@ def record_schedules(choices: Choices) -> None:
 def set_finder(adapter: str, finder: Finder) -> None:
     """Measure unknown schedules on a device from now on."""
     _finders[adapter] = finder
+
+
+def is_measuring(capabilities: TargetCapabilities) -> bool:
+    """Return whether unknown schedules are measured on such a device."""
+    return capabilities.adapter in _finders
+
+
+def measured(capabilities: TargetCapabilities) -> tuple[list[tuple[str, Schedule]], ...]:
+    """Return the schedules measured on such a device, in this process and before."""
+    return tuple([sorted(choices.get(capabilities.adapter, {}).items(), key=itemgetter(0)) for choices in (_learnt, _users())])
 
 
 def remembered(c: IndexedContraction, work: Working, capabilities: TargetCapabilities) -> Schedule | None:

@@ -13,10 +13,11 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import dtypes, lax
+from volta_fn.compiler.fingerprint import Fingerprint, fingerprint_of
+from volta_fn.core.arrays.array import wrap
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.primitives.declare import elementwise
-from volta_fn.targets.cpu.runtime.artifact import Fingerprint, fingerprint_of
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 W = np.full((2, 3), 0.5, np.float32)
@@ -127,7 +128,46 @@ def test_what_primitives_of_the_user_do_has_no_text(evaluate: Any, has_text: boo
         del PRIMITIVES["mine"]
 
 
+def test_formulas_of_the_user_have_no_text() -> None:
+    """They become machine code, in place of NumPy's function."""
+    mine = elementwise("mine", np.negative, formula=lambda x: -x, operands=dtypes.FLOATS, derivatives=[None])
+    try:
+        assert fingerprint_of(vf.make_jaxpr(mine)(X), [False]) is None
+    finally:
+        del PRIMITIVES["mine"]
+
+
+def test_rules_with_other_values_have_other_texts() -> None:
+    texts = []
+    for decimals in (1, 2):
+        mine = elementwise("mine", functools.partial(np.round, decimals=decimals), operands=dtypes.FLOATS, derivatives=[None])
+        try:
+            texts.append(text(mine, X))
+        finally:
+            del PRIMITIVES["mine"]
+    assert texts[0] != texts[1]
+
+
+def test_constants_that_no_compiler_reads_are_numbers() -> None:
+    """Those in one buffer have the number of the first, as they are one array for a program."""
+
+    def of(*constants: Any) -> Any:
+        return fingerprint_of(vf.make_jaxpr(lambda x: x + constants[0] * constants[1])(X), [False], lambda array: None)
+
+    one, other = vf.device_put(X), vf.device_put(W)
+    same = wrap(one.buffer(), one._spec)
+    assert of(one, other).text == of(other, one).text != of(one, same).text
+    assert of(one, other).unread == {0, 1}
+    assert of(one, one).unread == {0}
+    assert not fingerprint_of(vf.make_jaxpr(lambda x: x + one)(X), [False]).unread  # type: ignore[union-attr]  # there is one
+
+
+def test_a_part_of_a_program_has_no_text() -> None:
+    closed = vf.make_jaxpr(lambda x: jnp.sin(x) + 1)(X)
+    assert fingerprint_of(closed.replace(eqns=closed.eqns[1:]), [False]) is None
+
+
 def test_constants_are_given_in_order() -> None:
     result = fingerprint_of(vf.make_jaxpr(lambda x: (x + W) * jnp.asarray(X) - W)(X), [False])
     assert result is not None
-    assert [c.tolist() for c in result.constants] in ([W.tolist(), X.tolist()], [W.tolist(), X.tolist(), W.tolist()])
+    assert [np.asarray(c).tolist() for c in result.constants] in ([W.tolist(), X.tolist()], [W.tolist(), X.tolist(), W.tolist()])
