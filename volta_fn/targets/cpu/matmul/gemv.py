@@ -31,7 +31,8 @@ from volta_fn.targets.cpu.routine import BUFFERS, Launch, Routine, buffer_pointe
 from volta_fn.targets.cpu.scalars.number import lanes_below
 
 # A task reads the large operand, the *matrix*, in the order in which it lies in memory, and prefetches what comes some kilobytes later: a
-# single stream comes at the full bandwidth of memory, where rows that are read side by side come at two thirds of it.
+# single stream comes at the full bandwidth of memory, where rows that are read side by side come at two thirds of it. Where a line takes one
+# instruction, the processor has so many lines underway that rows side by side come at the full bandwidth, and prefetches delay other misses.
 
 _FEW = 8  # most rows of the smaller operand
 _AHEAD = 16 << 10  # bytes by which the matrix is prefetched
@@ -107,7 +108,7 @@ class DotProducts:
         #: Whether rows of the matrix are one stream: contiguous, and read in order.
         self.is_stream = matrix.outer.stride == k and self.blocking.splits == 1
         is_single = self.few == 1 and not work.biased and work.lanes * work.group * matrix.dtype.itemsize == CACHE_LINE
-        #: Whether a line of the stream takes one instruction. So many lines are underway then that the hardware prefetches most by itself.
+        #: Whether a line of the stream takes one instruction, so that the hardware prefetches most by itself.
         self.is_light = self.is_stream and is_single and k * matrix.dtype.itemsize % _COLLIDING != 0
         if self.is_light:
             self.together = min(_SIDE_BY_SIDE, self.rows)
