@@ -31,8 +31,9 @@ from volta_fn.targets.cpu.routine import BUFFERS, Launch, Routine, buffer_pointe
 from volta_fn.targets.cpu.scalars.number import lanes_below
 
 # A task reads the large operand, the *matrix*, in the order in which it lies in memory, and prefetches what comes some kilobytes later: a
-# single stream comes at the full bandwidth of memory, where rows that are read side by side come at two thirds of it. Where a line takes one
-# instruction, the processor has so many lines underway that rows side by side come at the full bandwidth, and prefetches delay other misses.
+# single stream comes at the full bandwidth of memory, where rows that are read side by side come at two thirds of it. Where a line takes
+# one instruction, the processor has so many lines underway that rows side by side come at the full bandwidth, and prefetches delay other
+# misses.
 
 _FEW = 8  # most rows of the smaller operand
 _AHEAD = 16 << 10  # bytes by which the matrix is prefetched
