@@ -31,7 +31,9 @@ from volta_fn.targets.cpu.routine import BUFFERS, Launch, Routine, buffer_pointe
 from volta_fn.targets.cpu.scalars.number import lanes_below
 
 # A task reads the large operand, the *matrix*, in the order in which it lies in memory, and prefetches what comes some kilobytes later: a
-# single stream comes at the full bandwidth of memory, where rows that are read side by side come at two thirds of it.
+# single stream comes at the full bandwidth of memory, where rows that are read side by side come at two thirds of it. Where a line takes
+# one instruction, the processor has so many lines underway that rows side by side come at the full bandwidth, and prefetches delay other
+# misses.
 
 _FEW = 8  # most rows of the smaller operand
 _AHEAD = 16 << 10  # bytes by which the matrix is prefetched
@@ -48,6 +50,8 @@ _NEAR = 1 << 20  # bytes that a core's caches hold
 _SHORT = 48  # least terms; with fewer, adding up lanes takes too long
 _LONG = 16_384  # most terms of a sum that is not split
 _ACCUMULATORS = 8  # independent sums that break the dependency chain
+_SIDE_BY_SIDE = 16  # rows of the matrix that are read side by side where they take few instructions
+_COLLIDING = 2048  # bytes between rows, or a multiple, that leave so many no room in a level-1 cache: their lines share two sets
 
 
 def suits_dot_products(problem: Problem) -> bool:
@@ -101,6 +105,14 @@ class DotProducts:
         self.blocking: Blocking = unpacked_blocking(problem.batch, m, n, k, splits=-(-k // self.split_depth), width=work.lanes)
         self.each = max(1, min(self.groups, _TASK_STEPS // max(1, steps // self.blocking.splits)))
         self.partial = PartialSums(buffers, 0, self.blocking)
+        matrix = self.sides[int(self.by_columns)]
+        #: Whether rows of the matrix are one stream: contiguous, and read in order.
+        self.is_stream = matrix.outer.stride == k and self.blocking.splits == 1
+        is_single = self.few == 1 and not work.biased and work.lanes * work.group * matrix.dtype.itemsize == CACHE_LINE
+        #: Whether a line of the stream takes one instruction, so that the hardware prefetches most by itself.
+        self.is_light = self.is_stream and is_single and k * matrix.dtype.itemsize % _COLLIDING != 0
+        if self.is_light:
+            self.together = min(_SIDE_BY_SIDE, self.rows)
 
     def routine(self) -> Routine:
         """Write the code."""
@@ -160,8 +172,9 @@ class DotProducts:
                         place = f.plus(n, i64(i * count)) if self.by_columns else f.plus(f.times(n, self.few), i64(i))
                         f.store(total, f.at(lanes, self.work.vector, place), self.work.itemsize)
 
-            whole = count - count % self.together
-            each(f, i64(0), i64(whole), lambda first: rows_of_matrix(first, self.together), self.together)
+            together = min(self.together, count)
+            whole = count - count % together
+            each(f, i64(0), i64(whole), lambda first: rows_of_matrix(first, together), together)
             each(f, i64(whole), i64(count), lambda first: rows_of_matrix(first, 1))
             rows, columns = (self.few, count) if self.by_columns else (count, self.few)
             vectors = [f.load(self.work.vector, f.at(lanes, self.work.vector, i64(n)), self.work.itemsize) for n in range(rows * columns)]
@@ -239,17 +252,20 @@ class DotProducts:
         return [totals[j * len(few) : (j + 1) * len(few)] for j in range(len(rows))]
 
     def _prefetch(self, f: Function, rows: list[_Row], k: Value, copy: int) -> None:
-        """Prefetch later rows of the matrix: as one stream, if they are contiguous."""
+        """Prefetch later rows of the matrix: as one stream, if they are contiguous.
+
+        Where the hardware prefetches most by itself, a line of each iteration tells it in time which pages come next.
+        """
         matrix = self.sides[int(self.by_columns)]
         itemsize, stride, lanes = matrix.dtype.itemsize, matrix.outer.stride or 0, self.work.lanes * self.work.group
         size = lanes * itemsize  # bytes of a vector; lines of several vectors are prefetched by the first one
-        if copy * size % CACHE_LINE and size < CACHE_LINE:
+        if (copy * size % CACHE_LINE and size < CACHE_LINE) or (self.is_light and copy):
             return
         later = stride * itemsize * len(rows) * max(1, round(_AHEAD / (self.problem.k * itemsize * len(rows))))
         offset = f.times(f.plus(k, i64(copy * lanes)), itemsize)
-        if stride == self.problem.k and self.blocking.splits == 1:
+        if self.is_stream:
             block = f.at(rows[0].pointer, "i8", f.times(offset, len(rows)))
-            pointers = [f.at(block, "i8", i64(later + n * CACHE_LINE)) for n in range(len(rows))]
+            pointers = [f.at(block, "i8", i64(later + n * CACHE_LINE)) for n in range(1 if self.is_light else len(rows))]
         else:
             pointers = [f.at(f.at(row.pointer, "i8", offset), "i8", i64(later + row.offset)) for row in rows]
         for pointer in pointers:
