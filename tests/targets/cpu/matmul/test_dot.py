@@ -110,7 +110,9 @@ def test_complex_numbers_are_left_to_others() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int32])
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 100), (1, 37, 100), (37, 1, 96), (1, 40, 512), (8, 21, 70), (13, 5, 333), (1, 3, 40_000)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 1, 100), (1, 1337, 100), (1337, 1, 96), (1, 300, 512), (8, 21, 70), (13, 5, 333), (1, 3, 40_000)]
+)
 def test_few_rows_along_k(dtype: Any, m: int, n: int, k: int) -> None:
     rng = np.random.default_rng(4)
     check(arrays(rng, (m, k), dtype), arrays(rng, (n, k), dtype), LAYOUTS[3], chunks=2)

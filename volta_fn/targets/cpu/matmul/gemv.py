@@ -51,6 +51,7 @@ _SHORT = 48  # least terms; with fewer, adding up lanes takes too long
 _LONG = 16_384  # most terms of a sum that is not split
 _ACCUMULATORS = 8  # independent sums that break the dependency chain
 _SIDE_BY_SIDE = 16  # rows of the matrix that are read side by side where they take few instructions
+_LARGE = 1 << 18  # bytes of a matrix that is read so; of smaller ones, the hardware would prefetch little of the next one in time
 _COLLIDING = 2048  # bytes between rows, or a multiple, that leave so many no room in a level-1 cache: their lines share two sets
 
 
@@ -108,9 +109,10 @@ class DotProducts:
         matrix = self.sides[int(self.by_columns)]
         #: Whether rows of the matrix are one stream: contiguous, and read in order.
         self.is_stream = matrix.outer.stride == k and self.blocking.splits == 1
-        is_single = self.few == 1 and not work.biased and work.lanes * work.group * matrix.dtype.itemsize == CACHE_LINE
-        #: Whether a line of the stream takes one instruction, so that the hardware prefetches most by itself.
-        self.is_light = self.is_stream and is_single and k * matrix.dtype.itemsize % _COLLIDING != 0
+        itemsize = matrix.dtype.itemsize
+        is_single = self.few == 1 and not work.biased and work.lanes * work.group * itemsize == CACHE_LINE
+        #: Whether a line of a long stream takes one instruction, so that the hardware prefetches most by itself.
+        self.is_light = self.is_stream and is_single and many * k * itemsize >= _LARGE and k * itemsize % _COLLIDING != 0
         if self.is_light:
             self.together = min(_SIDE_BY_SIDE, self.rows)
 
