@@ -101,7 +101,7 @@ SHAPES = [(), (1,), (3,), (4,), (1, 3), (3, 1), (1, 4), (2, 4), (3, 2), (3, 4)]
 @pytest.mark.parametrize("axis", [0, 1, -1, None])
 @pytest.mark.parametrize("obj", [1, np.array(-1), [1], [1, 1, 1], slice(0, 2), slice(1, 2), np.array([True, False, True])], ids=str)
 def test_inserted_values_broadcast_as_in_numpy(obj, axis):
-    """At an integer, the first dimension of the values is that of the slices; at a list of one, that of the axis is."""
+    # At an integer, the first dimension of the values is that of the slices; at a list of one, that of the axis is.
     x = sample((3, 4), np.float32, 1)
     for shape in SHAPES:
         values = sample(shape, np.float32, 2)

@@ -116,7 +116,7 @@ def test_variance_options():
 
 @pytest.mark.parametrize("name", ["var", "std", "nanvar", "nanstd"])
 def test_dtype_of_variances(name):
-    """A complex dtype is that of the result, as in NumPy and JAX; a real one has no variance of complex numbers."""
+    # A complex dtype is that of the result, as in NumPy and JAX; a real one has no variance of complex numbers.
     call = getattr(vnp, name)
     for dtype in [np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.complex64)]:
         x = sample((6,), dtype, 1)
