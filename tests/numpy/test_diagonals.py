@@ -92,7 +92,8 @@ def test_gradients():
     [
         lambda: vnp.tril(np.ones(3)), lambda: vnp.diag(np.ones((2, 2, 2))), lambda: vnp.diagonal(np.ones(3)),
         lambda: vnp.diagonal(np.ones((2, 2)), axis1=0, axis2=-2), lambda: vnp.diag_indices_from(np.ones((2, 3))),
-        lambda: vnp.fill_diagonal(np.ones((2, 3, 2)), 1, inplace=False),
+        lambda: vnp.fill_diagonal(np.ones((2, 3, 2)), 1, inplace=False), lambda: vnp.tril_indices_from(np.ones((2, 2, 2))),
+        lambda: vnp.triu_indices_from(np.ones((2, 2, 2))), lambda: vnp.tril_indices_from(np.ones(2)),
     ],
 )  # fmt: skip
 def test_errors(call):

@@ -95,6 +95,33 @@ def test_insert():
         vnp.insert(x, 5, 0.0, axis=0)
 
 
+SHAPES = [(), (1,), (3,), (4,), (1, 3), (3, 1), (1, 4), (2, 4), (3, 2), (3, 4)]
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1, None])
+@pytest.mark.parametrize("obj", [1, np.array(-1), [1], [1, 1, 1], slice(0, 2), slice(1, 2), np.array([True, False, True])], ids=str)
+def test_inserted_values_broadcast_as_in_numpy(obj, axis):
+    # At an integer, the first dimension of the values is that of the slices; at a list of one, that of the axis is.
+    x = sample((3, 4), np.float32, 1)
+    for shape in SHAPES:
+        values = sample(shape, np.float32, 2)
+        try:
+            wanted = np.insert(x, obj, values, axis)
+        except ValueError:
+            with pytest.raises(ShapeError):
+                vnp.insert(x, obj, values, axis)
+            continue
+        if axis is None and len(shape) == 2:
+            continue  # NumPy drops leading dimensions of size 1
+        assert np.array_equal(vnp.insert(x, obj, values, axis), wanted)
+
+
+@pytest.mark.parametrize("function", ["insert", "delete"])
+def test_a_bool_is_no_position(function):
+    with pytest.raises(ShapeError, match=f"{function}: a mask"):
+        getattr(vnp, function)(np.arange(3), True, *([7] if function == "insert" else []))
+
+
 def test_trim_zeros():
     for values in ([0, 0, 1, 0, 2, 0], [0, 0], [1, 2], [], 0, 1):
         x = np.array(values, np.float32)
@@ -216,11 +243,10 @@ def test_errors(call, error, words):
 def test_insert_at_a_traced_position(at):
     x = np.arange(6.0, dtype=np.float32).reshape(2, 3)
     position = int(np.clip(at, -3, 3))
-    for values in (7.0, np.float32([[1, 2], [3, 4]])):
-        result = vf.jit(lambda x, i, v: vnp.insert(x, i, v, axis=1))(x, at, values)
-        assert np.array_equal(
-            result, np.insert(x, position, np.transpose(values), axis=1) if np.ndim(values) else np.insert(x, position, values, axis=1)
-        )
+    for values in (7.0, np.float32([1, 2]), np.float32([[1, 2], [3, 4], [5, 6]])):
+        for index, columns in ((position, values), ([position], np.transpose(values))):
+            result = vf.jit(lambda x, i, v: vnp.insert(x, i, v, axis=1))(x, np.full(np.shape(index), at), columns)
+            assert np.array_equal(result, np.insert(x, index, columns, axis=1))
     assert np.array_equal(vf.jit(lambda x, i: vnp.insert(x, i, 7))(x[0], at), np.insert(x[0], position, 7))
 
 

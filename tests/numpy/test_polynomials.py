@@ -57,10 +57,11 @@ def test_roots_of_traced_coefficients():
         (lambda: vnp.polyfit(X, X[:3], 1), ShapeError),
         (lambda: vnp.polyfit(X, X, 1, w=X[:3]), ShapeError),
         (lambda: vnp.polyfit(X[:2], X[:2], 1, cov=True), ArgumentError),
+        (lambda: vnp.poly(np.ones((0, 0))), ShapeError),
     ],
 )
 def test_errors(call, error):
-    with pytest.raises(error, match="polyfit"):
+    with pytest.raises(error, match="poly"):
         call()
 
 

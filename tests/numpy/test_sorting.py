@@ -8,7 +8,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from tests.numpy.oracle import COMPLEX, REALS, check, sample
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 
 WITH_NAN = np.array([3.0, np.nan, -1.0, np.inf, np.nan, -np.inf, 0.0, -0.0], np.float32)
 
@@ -99,6 +99,25 @@ def test_partition_of_many(dtype, jit):
             before, after = np.split(np.moveaxis(values, axis, 0), [kth % x.shape[axis]])
             middle = np.moveaxis(wanted, axis, 0)
             assert not (before > middle).any() and not (after < middle).any()
+
+
+@pytest.mark.parametrize("copies", [1, 5])  # which are compared with all, and bisected
+def test_complex_numbers_with_nan_are_found_where_they_are_sorted(copies):
+    parts = np.array([-np.inf, -1.0, 0.0, np.nan], np.float32)
+    numbers = np.zeros((4, 4), np.complex64)
+    numbers.real, numbers.imag = parts[:, None], parts
+    ordered = vnp.sort(np.repeat(numbers.ravel()[::-1], copies))
+    first = copies * np.repeat(np.arange(16), copies)
+    for search in (vnp.searchsorted, vf.jit(vnp.searchsorted, static_argnums=2)):
+        np.testing.assert_array_equal(search(ordered, ordered, "left"), first)
+        np.testing.assert_array_equal(search(ordered, ordered, "right"), first + copies)
+
+
+@pytest.mark.parametrize("function", ["partition", "argpartition"])
+@pytest.mark.parametrize("kth", [1.0, (0, 1), "1"])
+def test_kth_is_one_integer(function, kth):
+    with pytest.raises(ArgumentTypeError, match=f"{function}: kth must be an integer"):
+        getattr(vnp, function)(np.arange(3), kth)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

@@ -286,8 +286,8 @@ def irfft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | 
 
 
 def _checked_pair(function: str, axes: Sequence[int]) -> Sequence[int]:
-    if len(axes) != 2:
-        raise ArgumentError(f"{function}: axes must be two, got {tuple(axes)}")
+    if np.ndim(axes) != 1 or len(axes) != 2:
+        raise ArgumentError(f"{function}: axes must be two, got {axes}; {function.removesuffix('2')}n takes any number of them")
     return axes
 
 

@@ -699,12 +699,21 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
 
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     """Return the indices of the lower triangle of the matrix `arr`."""
-    return tril_indices(_matrices("tril_indices_from", arr).shape[-2], k, arr.shape[-1])
+    rows, columns = _matrix_shape("tril_indices_from", arr)
+    return tril_indices(rows, k, columns)
 
 
 def triu_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:
     """Return the indices of the upper triangle of the matrix `arr`."""
-    return triu_indices(_matrices("triu_indices_from", arr).shape[-2], k, arr.shape[-1])
+    rows, columns = _matrix_shape("triu_indices_from", arr)
+    return triu_indices(rows, k, columns)
+
+
+def _matrix_shape(function: str, arr: Any) -> tuple[int, int]:
+    shape = operand(function, "arr", arr).shape
+    if len(shape) != 2:
+        raise ShapeError(f"{function}: arr must be a matrix, got shape {shape}")
+    return shape
 
 
 def mask_indices(n: int, mask_func: Any, k: Any = 0, *, size: int | None = None) -> tuple[Array, ...]:

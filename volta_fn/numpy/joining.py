@@ -306,29 +306,33 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
 def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     """Insert `values`, in `arr`'s dtype, before the positions `obj` along `axis`.
 
+    `values` broadcast to ``arr`` with as many slices along `axis` as there are positions, or any number of them at a single position. If
+    `obj` is an integer, the first dimension of `values` is that of the slices, as if they were assigned to ``arr[:, obj]``.
+
     >>> jnp.insert(jnp.arange(3), 1, 9)
     Array([0, 9, 1, 2], dtype=int32)
     """
     value = operand("insert", "arr", arr)
     value, dim = flat_or_axis("insert", value, axis)
     new = lax.convert_element_type(operand("insert", "values", values), value.dtype)
-    if isinstance(obj, Tracer) and obj.dtype in dtypes.INTEGERS and not obj.shape:
-        new = new if new.ndim == value.ndim else _as_block(new, value, dim)
-        length, count = value.shape[dim], new.shape[dim]
+    if new.ndim > value.ndim:
+        raise ShapeError(f"insert: values of shape {new.shape} have more dimensions than the array, {value.ndim}; drop some by reshape")
+    new = lax.expand_dims(new, range(value.ndim - new.ndim))
+    if np.ndim(obj) == 0 and not isinstance(obj, slice):
+        new = moveaxis(new, 0, dim)  # as in x[:, 0] = values, where a position is not a dimension of values
+    length = value.shape[dim]
+    if isinstance(obj, Tracer) and obj.dtype in dtypes.INTEGERS and obj.shape in ((), (1,)):
+        count = new.shape[dim]
         shape = tuple([count if i == dim else n for i, n in enumerate(value.shape)])
         index = dtypes.index_dtype(length + count)
-        position = lax.convert_element_type(obj, index)
+        position = lax.convert_element_type(lax.reshape(obj, ()), index)
         start = lax.clamp(index.type(0), lax.select(position < 0, position + length, position), index.type(length))
         result = lax.iota(index, length + count)
         indices = lax.select(result < start, result, lax.select(result < start + count, result - start + length, result - count))
         return lax.concatenate([value, broadcast_to(new, shape)], dim)[(slice(None),) * dim + (indices,)]
-    length = value.shape[dim]
     at = _positions("insert", obj, length, end=1)
-    scalar = np.ndim(obj) == 0 and not isinstance(obj, slice)
-    if scalar:
-        # At a single position, a block of any length is inserted.
-        new = new if new.ndim == value.ndim else _as_block(new, value, dim)
-        at = np.full(new.shape[dim], at[0])
+    if len(at) == 1:
+        at = np.full(new.shape[dim], at[0])  # at a single position, a block of any length is inserted
     count = len(at)
     shape = tuple([count if i == dim else n for i, n in enumerate(value.shape)])
     new = broadcast_to(new, shape)
@@ -363,14 +367,6 @@ def _take_positions(arrays: list[Array], source: np.ndarray, dim: int) -> Array:
     return ranges[0] if len(ranges) == 1 else lax.concatenate(ranges, dim)
 
 
-def _as_block(new: Array, value: Array, dim: int) -> Array:
-    """Return the values for one position: a vector along the axis, or one slice."""
-    if value.ndim == 1:
-        return lax.reshape(new, (new.size,))
-    shape = tuple([1 if i == dim else n for i, n in enumerate(value.shape)])
-    return broadcast_to(lax.expand_dims(new, (dim,)) if new.ndim == value.ndim - 1 else new, shape)
-
-
 def _positions(function: str, obj: Any, length: int, end: int = 0) -> np.ndarray:
     """Return indices of any form as indices into an axis, counted from the front.
 
@@ -380,8 +376,8 @@ def _positions(function: str, obj: Any, length: int, end: int = 0) -> np.ndarray
         return np.arange(length)[obj]
     numbers = concrete(function, "obj", array(narrow(obj)), _STATIC_ADVICE)
     if numbers.dtype == np.bool_:
-        if function == "delete" and numbers.shape not in ((length,), ()):
-            raise ShapeError(f"delete: a mask must have shape ({length},), that of the axis, got {numbers.shape}")
+        if numbers.shape != (length,) and (function == "delete" or not numbers.shape):
+            raise ShapeError(f"{function}: a mask must have shape ({length},), that of the axis, got {numbers.shape}")
         return np.flatnonzero(numbers)
     if numbers.dtype not in dtypes.INTEGERS and numbers.size:
         raise ArgumentTypeError(f"{function}: obj must be integers, a slice or a mask, got {numbers.dtype.name}")

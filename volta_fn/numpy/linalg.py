@@ -728,7 +728,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array
 def cond(x: Any, p: Any = None) -> Array:
     """Return the condition number ‖x‖ ‖x⁻¹‖ of matrices in the norm `p`.
 
-    For None or 2, the greatest singular value over the least. Singular matrices give inf.
+    For None or 2, the greatest singular value over the least; for -2, the inverse. Matrices without NaN for which it is undefined give inf.
 
     >>> jnp.linalg.cond(jnp.array([[4.0, 0.0], [0.0, 2.0]]))
     Array(2., dtype=float32)
@@ -737,8 +737,9 @@ def cond(x: Any, p: Any = None) -> Array:
     if p in (None, 2, -2):
         values = svdvals(value)
         greatest, least = _last_axis(values, 0), _last_axis(values, -1)
-        return least / greatest if p == -2 else greatest / least
-    result = matrix_norm(value, ord=p) * matrix_norm(inv(value), ord=p)
+        result = least / greatest if p == -2 else greatest / least
+    else:
+        result = matrix_norm(value, ord=p) * matrix_norm(inv(value), ord=p)
     broken = lax.reduce_or(lax.ne(value, value), (value.ndim - 2, value.ndim - 1))
     return lax.select(lax.ne(result, result) & ~broken, as_value(np.asarray(np.inf, result.dtype)), result)
 

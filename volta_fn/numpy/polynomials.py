@@ -157,7 +157,7 @@ def poly(seq_of_zeros: Any) -> Array:
     Array([ 1.,  0., -1.], dtype=float32)
     """
     (roots,) = promote_inexact("poly", array(seq_of_zeros) if isinstance(seq_of_zeros, (list, tuple)) else seq_of_zeros)
-    if roots.ndim == 2 and roots.shape[0] == roots.shape[1]:
+    if roots.ndim == 2 and roots.shape[0] == roots.shape[1] > 0:
         roots = eigvals(roots)
     roots = _coefficients("poly", "seq_of_zeros", roots)
     result = lax.reshape(full_like_scalar(roots, 1), (1,))

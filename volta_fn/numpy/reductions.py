@@ -16,7 +16,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import (
     BOOL,
@@ -289,8 +289,8 @@ def var(
 ) -> Array:  # fmt: skip
     """Return the variance along `axis`: the sum of |x - mean(x)|² over n - ddof.
 
-    `mean`, if already known, must have kept its dimensions; `correction` is another name for `ddof`. Two passes keep the digits of nearly
-    equal large numbers.
+    It is real unless `dtype` is complex. `mean`, if already known, must have kept its dimensions; `correction` is another name for `ddof`.
+    Two passes keep the digits of nearly equal large numbers.
 
     >>> jnp.var(jnp.array([1.0, 2.0, 3.0, 4.0]))
     Array(1.25, dtype=float32)
@@ -307,7 +307,14 @@ def variance(
     if correction is not None and ddof != 0:
         raise ArgumentError(f"{function}: give ddof or correction, not both; got ddof={ddof}, correction={correction}")
     removed = ddof if correction is None else correction
-    value, result_dtype = _accumulation_operand(operand(function, "a", a), dtype, where)
+    value = operand(function, "a", a)
+    if dtype is not None:
+        dtype = dtypes.as_dtype(dtype)
+        if is_complex(value) and dtype not in dtypes.COMPLEX:
+            raise DTypeError(f"{function}: the variance of {value.dtype.name} is computed in a complex dtype, got dtype={dtype.name}")
+        if function != "var" and dtype not in dtypes.INEXACT:
+            raise DTypeError(f"{function}: the result may be a fraction or NaN, so dtype must be inexact, got {dtype.name}")
+    value, result_dtype = _accumulation_operand(value, dtype, where)
     axes, names = split_axes(function, axis, value.ndim)
     center = restore(_mean(value, axes, where, names), axes, True) if mean is None else to_dtype(mean, value.dtype)
     deviations = masked(lax.sub(value, center), where, 0)  # masked before squaring, so that masked NaN does not reach derivatives
@@ -318,7 +325,7 @@ def variance(
     count = lax.sub(to_dtype(element_count(value, axes, where, names), squares.dtype), to_dtype(removed, squares.dtype))
     total = _collected(lax.reduce_sum(squares, axes), names, lax.psum)
     result = lax.div(total, lax.max(count, full_like_scalar(count, 0.0)))
-    return restore(result, axes, keepdims), dtypes.real_dtype(result_dtype)
+    return restore(result, axes, keepdims), dtypes.real_dtype(result_dtype) if dtype is None else result_dtype
 
 
 @fused

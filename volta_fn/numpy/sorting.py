@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array, ConcreteArray, array_spec, wrap
-from volta_fn.core.aval import ShapedArray, check_option
+from volta_fn.core.aval import ShapedArray, as_integer, check_option
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from volta_fn.jit.fused import fused
@@ -171,7 +171,7 @@ def _check_kth(function: str, a: Any, kth: int, axis: int) -> None:
     if value.dtype in dtypes.COMPLEX:
         raise DTypeError(f"{function}: complex numbers have no order")
     length = value.shape[axis_of(function, axis, value.ndim)]
-    if not -length <= kth < length:
+    if not -length <= as_integer(kth, f"{function}: kth") < length:
         raise ArgumentError(f"{function}: kth={kth} is out of range for an axis of length {length}")
 
 
@@ -248,10 +248,9 @@ def _rank(haystack: Array, needles: Array, side: str) -> Array:
 
 def _goes_after(element: Array, needle: Array, side: str) -> Array:
     if element.dtype in dtypes.COMPLEX:
-        re, im = (f(element) for f in (lax.real, lax.imag)), (f(needle) for f in (lax.real, lax.imag))
-        (a, b), (c, d) = re, im
-        tie = _goes_after(b, d, side)
-        return lax.bitwise_or(lax.lt(a, c), lax.bitwise_and(lax.eq(a, c), tie))
+        parts = lax.real(element), lax.real(needle)
+        less, at_most = _goes_after(*parts, "left"), _goes_after(*parts, "right")
+        return lax.bitwise_or(less, lax.bitwise_and(at_most, _goes_after(lax.imag(element), lax.imag(needle), side)))
     if element.dtype in dtypes.INTEGERS | dtypes.BOOL:
         return lax.lt(element, needle) if side == "left" else lax.le(element, needle)
     is_nan, needle_nan = lax.ne(element, element), lax.ne(needle, needle)

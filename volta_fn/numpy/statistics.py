@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.arrays.memory import constrained
-from volta_fn.core.aval import check_option
+from volta_fn.core.aval import as_integer, check_option
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy import reductions
@@ -210,7 +210,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
         raise ArgumentTypeError(f"bincount: x must be a vector of integers, got {value.dtype.name} of shape {value.shape}")
     if length is None:
         numbers = concrete("bincount", "x", value, "The length of the result depends on it: give length= inside traced functions.")
-        length = max(int(minlength), int(numbers.max()) + 1 if numbers.size else 0)
+        length = max(as_integer(minlength, "bincount: minlength"), int(numbers.max()) + 1 if numbers.size else 0)
     length = int(length)
     value = value if value.dtype in dtypes.INTEGERS else lax.convert_element_type(value, INDEX)
     most = full_like_scalar(value, min(length, dtypes.iinfo(value.dtype).max))  # clamped before conversion: numbers may exceed int32

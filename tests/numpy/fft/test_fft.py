@@ -138,6 +138,7 @@ def test_frequencies() -> None:
         (lambda f: f.fftn(vnp.ones((3, 3)), axes=(0, 0)), ShapeError, "fftn"),
         (lambda f: f.rfftn(vnp.ones((3, 3)), axes=()), ArgumentError, "at least one axis"),
         (lambda f: f.fft2(vnp.ones((3, 3)), axes=(0,)), ArgumentError, "fft2: axes must be two"),
+        (lambda f: f.irfft2(vnp.ones((3, 3)), axes=None), ArgumentError, "irfft2: axes must be two"),
         (lambda f: f.fftfreq(0), ArgumentError, "fftfreq: n must be positive"),
     ],
 )

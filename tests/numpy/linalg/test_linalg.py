@@ -211,7 +211,10 @@ def test_singular_matrices():
     assert np.isinf(float(linalg.cond(x, 1))) or float(linalg.cond(x, 1)) > 1e15
     assert tuple(map(float, linalg.slogdet(x))) == (0, -np.inf)
     assert not np.isfinite(np.asarray(linalg.inv(x))).any()
-    assert np.isnan(float(linalg.cond(np.full((2, 2), np.nan), 1)))
+    for p in (None, 2, -2, 1, "fro"):
+        assert np.isnan(float(linalg.cond(np.full((2, 2), np.nan), p)))
+        stacked = linalg.cond(np.stack([np.zeros((2, 2)), np.eye(2)]), p)
+        np.testing.assert_allclose(np.asarray(stacked), np.linalg.cond(np.stack([np.zeros((2, 2)), np.eye(2)]), p), rtol=1e-12)
 
 
 # Stages.

@@ -8,7 +8,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from tests.numpy.oracle import ALL, BF16, COMPLEX, FLOATS, INTEGERS, REALS, check, sample
-from volta_fn.errors import ArgumentError, ArgumentTypeError, AxisNameError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, AxisNameError, DTypeError, ShapeError
 
 AXES = [None, 0, 1, -1, (0, 2), (), (2, 0, 1)]
 ROUGH = {np.dtype(np.float16): 1e-2, BF16: 6e-2}
@@ -112,6 +112,22 @@ def test_variance_options():
     check(lambda xp, x: xp.mean(x, dtype=np.float16), x, jax=True)
     with pytest.raises(ArgumentError, match="ddof or correction"):
         vnp.var(x, ddof=1, correction=1)
+
+
+@pytest.mark.parametrize("name", ["var", "std", "nanvar", "nanstd"])
+def test_dtype_of_variances(name):
+    # A complex dtype is that of the result, as in NumPy and JAX; a real one has no variance of complex numbers.
+    call = getattr(vnp, name)
+    for dtype in [np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.complex64)]:
+        x = sample((6,), dtype, 1)
+        check(lambda xp, x: getattr(xp, name)(x, dtype=np.complex64), x, oracle=lambda x: getattr(np, name)(x) + 0j, tolerance=1e-5)
+        assert getattr(np, name)(x.astype(np.complex64), dtype=np.complex64).dtype == np.complex64
+    for real in (np.float32, np.float16, np.int32):
+        with pytest.raises(DTypeError, match=f"{name}: the variance of complex64"):
+            call(sample((6,), np.complex64, 1), dtype=real)
+    if name != "var":
+        with pytest.raises(DTypeError, match=f"{name}: .* inexact, got int32"):
+            call(sample((6,), np.float32, 1), dtype=np.int32)
 
 
 def test_variance_of_large_numbers_loses_no_digits():

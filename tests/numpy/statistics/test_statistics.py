@@ -181,6 +181,8 @@ def test_bincount():
     assert vf.jit(lambda x: vnp.bincount(x, length=4))(x).tolist() == [1, 0, 2, 0]
     with pytest.raises(ConcretizationError, match="length="):
         vf.jit(vnp.bincount)(x)
+    with pytest.raises(ArgumentTypeError, match="minlength must be an integer"):
+        vnp.bincount(x, minlength="8")
 
 
 def test_histogram():
