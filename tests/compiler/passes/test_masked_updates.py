@@ -17,18 +17,18 @@ from tests.targets.index_cases import COMBINED, gathers
 from volta_fn import lax
 from volta_fn.compiler.passes import updates
 from volta_fn.compiler.passes.dce import eliminate_dead_code
-from volta_fn.compiler.passes.updates import mask_updates
+from volta_fn.compiler.passes.updates import UPDATES, mask_updates, read_before_updates
 from volta_fn.compiler.pipeline import simplify
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.trace import bind
 from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.core.trace import bind
 from volta_fn.primitives.data_movement.gather import GatherScatterMode, ScatterDimensionNumbers
 
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.complex64, np.int8, np.int32, np.uint8, np.uint32, np.int64, np.bool_]
 X = np.random.default_rng(0).standard_normal((4, 30)).astype(np.float32)
 DROP = GatherScatterMode.FILL_OR_DROP
 P = np.array([True, False, False, True])
-I = np.array([3, 29, -1, 40], np.int32)
+AT = np.array([3, 29, -1, 40], np.int32)
 V = np.array([np.nan, -0.0, np.inf, 5], np.float32)
 
 
@@ -121,7 +121,7 @@ def test_vmapped_conditionals_masks_and_loops() -> None:
     by_where = vf.vmap(lambda p, x, i, v: vnp.where(p, x.at[i].add(v), x))
     shared = vf.vmap(lambda p, x, v: vnp.where(p, x.at[7].set(v), x))
     otherwise = vf.vmap(lambda p, x, i, v: vnp.where(p, x, x.at[i].max(v)))
-    for function, *args in [(by_cond, P, x, I, V), (by_where, P, x, I, V), (shared, P, x, V), (otherwise, P, x, I, V)]:
+    for function, *args in [(by_cond, P, x, AT, V), (by_where, P, x, AT, V), (shared, P, x, V), (otherwise, P, x, AT, V)]:
         assert (4, 30) not in selections(passed(simplify, function, *args))
 
 
@@ -143,7 +143,7 @@ def test_several_cases() -> None:
     branches = [lambda x, i, v: x, written, lambda x, i, v: x.at[i].add(v).at[0].mul(2), lambda x, i, v: x]
     function = vf.vmap(lambda k, x, i, v: lax.switch(k, branches, x, i, v))
     for k in ([0, 1, 2, 3], [2, 2, 1, 0], [-4, 9, 2, 1]):
-        after = passed(simplify, function, np.array(k, np.int32), vnp.array(X), I, V)
+        after = passed(simplify, function, np.array(k, np.int32), vnp.array(X), AT, V)
         assert (4, 30) not in selections(after) and names(after)[-1].startswith("scatter")
 
 
@@ -153,7 +153,7 @@ def test_chains() -> None:
     around = vf.vmap(lambda p, x, i, v: vnp.where(p, vnp.where(v > 0, x.at[i].set(v), x).at[2].set(1), x))
     above = vf.vmap(lambda p, x, i, v: vnp.where(p, (y := x.at[0].set(v)).at[i].set(v), y))
     for function in (two, around, above):
-        assert (4, 30) not in selections(passed(simplify, function, P, x, I, V))
+        assert (4, 30) not in selections(passed(simplify, function, P, x, AT, V))
 
 
 def test_what_stays() -> None:
@@ -173,3 +173,38 @@ def test_empty_arrays() -> None:
     function = lambda p, x, v: vnp.where(p, x.at[vnp.zeros(0, int)].set(v), x)
     passed(simplify, function, True, vnp.zeros((0,)), vnp.zeros((0,)))
     passed(simplify, function, True, vnp.zeros((9,)), vnp.zeros((0,)))
+
+
+# Reads of an array before its update.
+
+
+def reads_late(program: ClosedJaxpr) -> bool:
+    """Whether an equation reads what an earlier one updates."""
+    updated = [(n, e.invars[0]) for n, e in enumerate(program.eqns) if e.primitive in UPDATES]
+    return any(array in e.invars for n, array in updated for e in program.eqns[n + 1 :])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, i, v: (x.at[i].set(v), 2 * x[i + 1] + v),
+        lambda x, i, v: (x.at[i].set(v).at[2].add(v), vnp.sin(x).sum()),
+        lambda x, i, v: (x.at[i].set(v), vf.debug.print("{}", x[0]))[0],
+    ],
+)
+def test_reads_come_before_updates(function: Any) -> None:
+    args = vnp.array(X[0]), 3, 2.0
+    assert reads_late(vf.make_jaxpr(function)(*args)) and not reads_late(passed(read_before_updates, function, *args))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, v: x[3] + x.at[3].set(v),
+        lambda x, v: (y := x.at[3].set(v), x * y),
+        lambda x, v: (x.at[3].set(v), vf.debug.print("{}", x))[0],
+        lambda x, v: (x.at[3].set(v), x.at[4].set((x.at[3].set(v))[3])),
+    ],
+)
+def test_reads_that_stay(function: Any) -> None:
+    untouched(read_before_updates, function, vnp.array(X[0]), 2.0)

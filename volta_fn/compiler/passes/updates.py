@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.compiler.passes.dce import is_movable
 from volta_fn.compiler.passes.rewriting import Rewriter, Rules, literal, rewrite, rules_of_table
 from volta_fn.compiler.passes.simplify import SIMPLIFICATIONS
 from volta_fn.core.arrays.array import from_host
@@ -34,7 +35,7 @@ from volta_fn.primitives.data_movement.gather import (
 from volta_fn.primitives.elementwise.selection import select_n_p
 
 _SCATTERS = frozenset([scatter_p, scatter_add_p, scatter_mul_p, scatter_min_p, scatter_max_p])
-_UPDATES = _SCATTERS | {dynamic_update_slice_p}
+UPDATES = _SCATTERS | {dynamic_update_slice_p}
 
 #: The fewest elements of an array, for each that a masked update selects, that make it faster than a selection of the array.
 _WORTHWHILE = 4
@@ -46,7 +47,7 @@ def mask_updates(closed: ClosedJaxpr) -> ClosedJaxpr:
     The updates must be used by nothing else, and the predicate must be the same for all elements of a window.
     """
     primitives = primitives_of(closed)
-    if select_n_p not in primitives or _UPDATES.isdisjoint(primitives):
+    if select_n_p not in primitives or UPDATES.isdisjoint(primitives):
         return closed
     uses = _uses(closed)
 
@@ -101,7 +102,7 @@ def _ancestors(atom: Atom, program: Rewriter, uses: Counter[Atom]) -> Iterator[t
     """
     while True:
         update = program.producer(atom)
-        if isinstance(atom, Literal) or update is None or update.primitive not in _UPDATES or uses[atom] != 1:
+        if isinstance(atom, Literal) or update is None or update.primitive not in UPDATES or uses[atom] != 1:
             yield atom, None
             return
         yield atom, update
@@ -252,3 +253,42 @@ def _constant(program: Rewriter, numbers: Sequence[int], dtype: np.dtype) -> Ato
     var = Var(ShapedArray((len(numbers),), dtype))
     program.constants[var] = from_host(np.asarray(numbers, dtype), device=find_device("cpu"))
     return var
+
+
+# Reads of an array before its update, which may then be made in place.
+
+
+def read_before_updates(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Move equations that read an array after its update before that, with what they need."""
+    eqns = closed.eqns
+    last_reads = {v: n for n, eqn in enumerate(eqns) for v in eqn.invars if isinstance(v, Var)}
+    for update in [e for n, e in enumerate(eqns) if e.primitive in UPDATES and last_reads.get(e.invars[0], n) > n]:
+        eqns = _with_early_reads(eqns, update)
+    return closed if eqns is closed.eqns else closed.replace(eqns=eqns)
+
+
+def _with_early_reads(eqns: list[Equation], update: Equation) -> list[Equation]:
+    """Return the equations with the readers of what an equation updates before it.
+
+    They stay if they are pinned, if one of them depends on the update, which then can't be made in place, or updates the array, too.
+    """
+    array, at = update.invars[0], eqns.index(update)
+    after = eqns[at + 1 :]
+    readers = {e for e in after if array in e.invars}
+    if any(e.primitive in UPDATES and e.invars[0] is array for e in readers):
+        return eqns
+    dependent: set[Atom] = {*update.outvars}
+    for eqn in after:
+        if any(v in dependent for v in eqn.invars):
+            if eqn in readers:
+                return eqns
+            dependent.update(eqn.outvars)
+    needed: set[Atom] = set()
+    moved: set[Equation] = set()
+    for eqn in reversed(after):
+        if eqn in readers or any(v in needed for v in eqn.outvars):
+            if not is_movable(eqn):
+                return eqns
+            moved.add(eqn)
+            needed.update(eqn.invars)
+    return [*eqns[:at], *[e for e in after if e in moved], update, *[e for e in after if e not in moved]]
