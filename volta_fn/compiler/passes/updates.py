@@ -261,7 +261,7 @@ def _constant(program: Rewriter, numbers: Sequence[int], dtype: np.dtype) -> Ato
 def read_before_updates(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Move equations that read an array after its update before that, with what they need."""
     eqns = closed.eqns
-    last_reads = {v: n for n, eqn in enumerate(eqns) for v in eqn.invars if isinstance(v, Var)}
+    last_reads: dict[Atom, int] = {v: n for n, eqn in enumerate(eqns) for v in eqn.invars if isinstance(v, Var)}
     for update in [e for n, e in enumerate(eqns) if e.primitive in UPDATES and last_reads.get(e.invars[0], n) > n]:
         eqns = _with_early_reads(eqns, update)
     return closed if eqns is closed.eqns else closed.replace(eqns=eqns)

@@ -276,13 +276,27 @@ def _gather_batch(
     return bind(gather_p, operand, indices, dimension_numbers=numbers, slice_sizes=sizes, **params), 0
 
 
-def _gather_transpose(ct: Any, operand: Linear, indices: Array, *, dimension_numbers: GatherDimensionNumbers, **params: Any) -> list[Any]:
-    zeros = broadcast(as_value(np.zeros((), ct.dtype)), operand.shape)
+def _gather_accumulate(
+    total: Array, ct: Array, operand: Linear, indices: Array, *, dimension_numbers: GatherDimensionNumbers, mode: Any, **params: Any
+) -> Array:
     numbers = ScatterDimensionNumbers(*dimension_numbers)
-    return [bind(scatter_add_p, zeros, indices, ct, dimension_numbers=numbers, mode=params["mode"], unique_indices=False), None]
+    return bind(scatter_add_p, total, indices, ct, dimension_numbers=numbers, mode=mode, unique_indices=False)
 
 
-gather_p = Primitive("gather", _gather_abstract, views=True, jvp=_gather_jvp, transpose=_gather_transpose, batch=_gather_batch)
+def _gather_transpose(ct: Any, operand: Linear, indices: Array, **params: Any) -> list[Any]:
+    zeros = broadcast(as_value(np.zeros((), ct.dtype)), operand.shape)
+    return [_gather_accumulate(zeros, ct, operand, indices, **params), None]
+
+
+gather_p = Primitive(
+    "gather",
+    _gather_abstract,
+    views=True,
+    jvp=_gather_jvp,
+    transpose=_gather_transpose,
+    accumulate=_gather_accumulate,
+    batch=_gather_batch,
+)
 
 
 def gather(
