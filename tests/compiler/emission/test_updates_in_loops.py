@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -70,6 +71,9 @@ for name, update in {
     "a switch": lambda xp, x, i, v: xp.lax.switch(i % 3, [lambda x: x, lambda x: x.at[i].set(v), lambda x: x.at[0].add(v)], x),
 }.items():
     LOOPS[f"masked {name}"] = _masked(update), (BUFFERS, STOPS, VALUES)
+
+for name, dtype in {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}.items():
+    LOOPS[f"masked add of {name}"] = _masked(lambda xp, x, i, v: x.at[i].add(v)), (BUFFERS.astype(dtype), STOPS, VALUES.astype(dtype))
 
 
 @loop(BUFFERS, MASK.reshape(2, 3))
@@ -164,7 +168,11 @@ def _temporaries(name: str, target: Any) -> float:
     return size / max(x.nbytes for x in args)
 
 
-@pytest.mark.parametrize("target", [None, WgslTarget(TargetCapabilities()), NvidiaTarget(HOPPER)], ids=["cpu", "wgsl", "nvidia"])
+#: None stands for the CPU.
+TARGETS = {"cpu": None, "wgsl": WgslTarget(TargetCapabilities(float16=True)), "nvidia": NvidiaTarget(HOPPER)}
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize("name", LOOPS)
 def test_steps_need_no_second_array(name: str, target: Any) -> None:
     primal = 1 if name.startswith("gradient") and name != "gradient_of_a_table" else 0
