@@ -16,6 +16,8 @@ import volta_fn as vf
 from tests.targets.nvidia.planning import HOPPER
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.cpu.library import COPY
+from volta_fn.targets.cpu.runtime.compile import build
 from volta_fn.targets.numpy import indexing
 from volta_fn.targets.nvidia.target import NvidiaTarget
 from volta_fn.targets.wgsl.program_plan import plan_program
@@ -177,6 +179,13 @@ TARGETS = {"cpu": None, "wgsl": WgslTarget(TargetCapabilities(float16=True)), "n
 def test_steps_need_no_second_array(name: str, target: Any) -> None:
     primal = 1 if name.startswith("gradient") and name != "gradient_of_a_table" else 0
     assert _temporaries(name, target) < primal + 0.5
+
+
+@pytest.mark.parametrize("name", [name for name in LOOPS if "gradient" not in name])
+def test_the_cpu_wakes_no_threads_to_copy_nothing(name: str) -> None:
+    function, args = LOOPS[name]
+    program = build(vf.jit(partial(function, VOLTA)).lower(*args).jaxpr, (False,) * len(args), pipeline)
+    assert program.launches and not [launch.symbol for launch in program.launches if f"{COPY}_" in launch.symbol]
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
