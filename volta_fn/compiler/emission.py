@@ -206,7 +206,7 @@ def may_share(program: LoweredProgram, argument: Var, output: Atom) -> bool:
 
 
 def _is_free(program: LoweredProgram, argument: Var, result: Var) -> bool:
-    """Return True if an input is not read after a result that fits it is stored, or while it is."""
+    """Return True if a result may take the memory of an input that it fits."""
     producer, last = program.producers[result], program.last_use.get(argument, -1)
     return last < producer or (last == producer and can_overwrite(program, producer, argument, result))
 
@@ -370,7 +370,7 @@ def _updates_in_place(item: Item, carry: int) -> bool:
 
 
 def _may_update(program: LoweredProgram, argument: Var, number: int) -> bool:
-    """Return True if output `number` of a nested program may be in the memory of an argument, or is that."""
+    """Return True if an output is an argument or may take its memory."""
     output = program.closed.jaxpr.outvars[number]
     return output is argument or may_share(program, argument, output)
 

@@ -203,7 +203,7 @@ def test_results(name: str, platform: str) -> None:
 
 def test_numpy_copies_the_first_array_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", False)
-    copies = []
+    copies: list[bool] = []
 
     def counted(operand: np.ndarray, out: np.ndarray | None, *others: np.ndarray) -> np.ndarray:
         result = own(operand, out, *others)

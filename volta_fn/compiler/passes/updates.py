@@ -96,9 +96,9 @@ def _masked(eqn: Equation, program: Rewriter, uses: Counter[Atom]) -> Atom | Non
 
 
 def _ancestors(atom: Atom, program: Rewriter, uses: Counter[Atom]) -> Iterator[tuple[Atom, Equation | None]]:
-    """Yield a value with the update that it is, the array that this updates, and so on.
+    """Yield a value with its update, the array that this updates, and so on.
 
-    It ends with a value that is no update, or that something else uses.
+    The last one is a value that is no update, or that something else uses.
     """
     while True:
         update = program.producer(atom)
@@ -138,7 +138,7 @@ class _Mask(NamedTuple):
         return cls(program.emit(eqn, "eq", predicate, literal(number, np.dtype(np.int32))), True, axes, eqn)
 
     def select(self, program: Rewriter, mask: Atom, new: Atom, old: Atom) -> Atom:
-        """Emit the selection of a value where the update is made, and of another elsewhere."""
+        """Emit the selection of a value where the update is made, else of another."""
         return program.emit(self.origin, "select_n", mask, *((old, new) if self.holds else (new, old)))
 
     def spread(self, program: Rewriter, shape: Shape, dims: dict[int, int]) -> Atom:
@@ -152,13 +152,13 @@ class _Mask(NamedTuple):
 
 
 class _MaskedSlice(NamedTuple):
-    """A `dynamic_update_slice` that writes back the old elements where the mask excludes them."""
+    """A `dynamic_update_slice` that writes old elements back where the mask is false."""
 
     update: Equation
 
     @classmethod
     def of(cls, update: Equation, axes: tuple[int, ...]) -> _MaskedSlice | None:
-        """Return the update under a mask that differs along axes of the array; None if that is impossible or slow."""
+        """Return the update under a mask that differs along axes; None if unsuitable."""
         array, block = [v.aval for v in update.invars[:2]]
         if not block.size or block.size * _WORTHWHILE > array.size or any(block.shape[axis] != array.shape[axis] for axis in axes):
             return None
@@ -172,9 +172,9 @@ class _MaskedSlice(NamedTuple):
 
 
 class _MaskedScatter(NamedTuple):
-    """A scatter whose windows lie outside of the array, and are dropped, where the mask excludes them.
+    """A scatter whose windows are moved outside of the array where the mask is false.
 
-    That is exact whatever the scatter does with the elements, and in whatever order.
+    There they are dropped, which is exact whatever the scatter does with the elements, and in whatever order.
     """
 
     update: Equation
@@ -186,7 +186,7 @@ class _MaskedScatter(NamedTuple):
 
     @classmethod
     def of(cls, update: Equation, axes: tuple[int, ...]) -> _MaskedScatter | None:
-        """Return the update under a mask that differs along axes of the array; None if that is impossible or slow."""
+        """Return the update under a mask that differs along axes; None if unsuitable."""
         array, indices, updates = [v.aval for v in update.invars]
         old = ScatterDimensionNumbers(*update.params["dimension_numbers"])
         absent = (*old.inserted_window_dims, *old.operand_batching_dims)
@@ -239,7 +239,7 @@ class _MaskedScatter(NamedTuple):
 
 
 def _outside(dtype: np.dtype, shape: Shape) -> Literal | None:
-    """Return an index outside of an array, of a dtype that holds those inside; None if there is none."""
+    """Return an index outside of an array, or None if the dtype has none."""
     if dtype in dtypes.SIGNED or dtype.itemsize < 4:
         return literal(-1, dtype if dtype.itemsize >= 4 else np.dtype(np.int32))
     last = np.iinfo(dtype).max
@@ -259,7 +259,7 @@ def _constant(program: Rewriter, numbers: Sequence[int], dtype: np.dtype) -> Ato
 
 
 def read_before_updates(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Move equations that read an array after its update before that, with what they need."""
+    """Move equations that read an array after its update before the update."""
     eqns = closed.eqns
     last_reads: dict[Atom, int] = {v: n for n, eqn in enumerate(eqns) for v in eqn.invars if isinstance(v, Var)}
     for update in [e for n, e in enumerate(eqns) if e.primitive in UPDATES and last_reads.get(e.invars[0], n) > n]:

@@ -475,7 +475,7 @@ def read(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | None,
 
 
 def _is_block(entry: Entry, shape: Shape) -> bool:
-    """Return True if a `dynamic_slice` can read an entry: a point, or adjacent elements."""
+    """Return True if an entry is a point or adjacent elements, as of a `dynamic_slice`."""
     if type(entry) is SliceIndex:
         return entry.step == 1 and not is_symbolic((entry.start, entry.size, shape[entry.dim]))
     return type(entry) is Point and (type(entry.index) is not int or not is_symbolic(shape))
@@ -525,7 +525,7 @@ def _bounds(span: SliceIndex) -> tuple[int, int]:
 
 
 def _dynamic_slice(value: Array, blocks: Sequence[Any]) -> Array:
-    """Slice `value` to size 1 along the dimension of each point, and to adjacent elements along others."""
+    """Slice `value` by points, which leave size 1, and spans of adjacent elements."""
     if any(type(e) is Point and not value.shape[e.dim] for e in blocks):
         raise OutOfBoundsError(
             f"an array of shape {value.shape} has no elements, so an index along its dimensions of size 0 has no meaning"
