@@ -475,7 +475,7 @@ def read(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | None,
 
 
 def _is_block(entry: Entry, shape: Shape) -> bool:
-    """Return True if an entry is a point or adjacent elements, as of a `dynamic_slice`."""
+    """Return True if an entry is a point or a span of adjacent elements."""
     if type(entry) is SliceIndex:
         return entry.step == 1 and not is_symbolic((entry.start, entry.size, shape[entry.dim]))
     return type(entry) is Point and (type(entry.index) is not int or not is_symbolic(shape))
