@@ -22,7 +22,7 @@ from volta_fn.core.arrays.memory import pairs_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, program_cache
 from volta_fn.lazy_imports import deferred
-from volta_fn.primitives.loops import while_p
+from volta_fn.primitives.loops import cond_p, while_p
 from volta_fn.primitives.scan import scan_p
 from volta_fn.settings import current as settings
 
@@ -191,6 +191,9 @@ def can_overwrite(program: LoweredProgram, number: int, operand: Var, result: Va
     if item.programs and isinstance(item.node, Equation) and item.node.primitive in (scan_p, while_p):
         carries = _CarryPositions.of(item)
         return position < carries.number and positions[0] == carries.operand + position and _updates_in_place(item, position)
+    if item.programs and isinstance(item.node, Equation) and item.node.primitive is cond_p:
+        number = positions[0] - 1  # among the operands of the branches
+        return number >= 0 and all(_may_update(branch, branch.closed.jaxpr.invars[number], position) for branch in item.programs)
     return positions[0] in program.target.overwritable(item, position)
 
 
@@ -199,10 +202,13 @@ def may_share(program: LoweredProgram, argument: Var, output: Atom) -> bool:
     if not isinstance(output, Var):
         return False
     result = program.root(output)
-    producer, last = program.producers.get(result), program.last_use.get(argument, -1)
-    if producer is None or last > producer or not fits(argument, result):
-        return False
-    return last < producer or can_overwrite(program, producer, argument, result)
+    return result in program.producers and fits(argument, result) and _is_free(program, argument, result)
+
+
+def _is_free(program: LoweredProgram, argument: Var, result: Var) -> bool:
+    """Return True if a result may take the memory of an input that it fits."""
+    producer, last = program.producers[result], program.last_use.get(argument, -1)
+    return last < producer or (last == producer and can_overwrite(program, producer, argument, result))
 
 
 def overwritten_before(program: LoweredProgram, output: Var) -> list[Var]:
@@ -223,7 +229,7 @@ def overwritten_before(program: LoweredProgram, output: Var) -> list[Var]:
             return values
         if inputs is None:
             inputs = [v for v in inputs_by_kind(program.closed).get(_kind(result), ()) if may_share(program, v, output)]
-        if any(program.last_use.get(v, -1) >= program.producers[old] for v in inputs):
+        if not all(_is_free(program, v, old) for v in inputs):
             return values
         values.append(old)
         result = old
@@ -360,8 +366,13 @@ def _carries(item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> l
 def _updates_in_place(item: Item, carry: int) -> bool:
     """Return True if a step may compute a carry's next value where it reads it."""
     body = item.programs[-1]
-    variable, next_value = body.closed.jaxpr.invars[_CarryPositions.of(item).variable + carry], body.closed.jaxpr.outvars[carry]
-    return next_value is variable or may_share(body, variable, next_value)
+    return _may_update(body, body.closed.jaxpr.invars[_CarryPositions.of(item).variable + carry], carry)
+
+
+def _may_update(program: LoweredProgram, argument: Var, number: int) -> bool:
+    """Return True if an output is an argument or may take its memory."""
+    output = program.closed.jaxpr.outvars[number]
+    return output is argument or may_share(program, argument, output)
 
 
 def params_of(item: Item) -> dict[str, Any]:

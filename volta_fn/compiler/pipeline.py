@@ -28,6 +28,7 @@ from volta_fn.compiler.passes.expansions import (
 from volta_fn.compiler.passes.loops import choose_branches, hoist_invariants, move_products_out, simplify_loops
 from volta_fn.compiler.passes.shards import local_program as local_program
 from volta_fn.compiler.passes.simplify import simplify_equations
+from volta_fn.compiler.passes.updates import UPDATES, mask_updates, read_before_updates
 from volta_fn.compiler.passes.wide_rows import chunk_wide_rows
 from volta_fn.compiler.plans import Plan, make_plan
 from volta_fn.compiler.target import CONTROL_FLOW, CommandPass, Item, LoweredProgram, NodePass, Pass, ProgramPass, RoutineKey, Target
@@ -48,7 +49,11 @@ LOOPS, BRANCHES = frozenset({scan_p, while_p}), frozenset({cond_p})
 EQUATION_PASSES = (
     ProgramPass("inline", "Replace calls by the bodies of the functions that they call.", inline_calls),
     ProgramPass("equations", "Fold constants, apply algebraic identities and merge equal equations, in one walk.", simplify_equations),
+    ProgramPass("masked updates", "Update an array under a mask rather than select between it and its update.", mask_updates),
     ProgramPass("dead code", "Drop what no output and no effect needs, inside control flow too.", eliminate_dead_code),
+    ProgramPass(
+        "early reads", "Read arrays before they are updated, so that they are updated in place.", read_before_updates, subjects=UPDATES
+    ),
 )
 LOOP_PASSES = (
     ProgramPass(

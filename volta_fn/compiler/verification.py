@@ -37,7 +37,7 @@ from volta_fn.compiler.target import Item, LoweredProgram, Target
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program, has_effects, program_cache, sub_jaxprs
 from volta_fn.errors import CompilerError, JaxprError, VoltaError
-from volta_fn.primitives.loops import while_p
+from volta_fn.primitives.loops import cond_p, while_p
 from volta_fn.primitives.scan import scan_p
 
 # Verify programs after each pass: bindings, types, effects.
@@ -716,6 +716,8 @@ def may_overwrite(item: Item, operand: int, result: int, target: Target) -> bool
             return result < params["num_carry"] and operand == params["num_consts"] + result
         if primitive is while_p and item.programs:
             return operand == params["cond_nconsts"] + params["body_nconsts"] + result
+        if primitive is cond_p and item.programs:  # and so are the branches
+            return operand > 0
         return result == 0 and item.key is not None and target.in_place.get(primitive.name) == operand
     kernel = item.node.kernel
     passes = stages(kernel)

@@ -79,9 +79,9 @@ class Primitive:
     """
 
     __slots__ = (
-        "_results", "abstract", "arity", "batch", "bilinear", "cache", "call_param", "combines", "derivatives", "domain", "dtypes",
-        "eager_kernels", "effectful", "evaluate", "expand", "formula", "holds_programs", "impl", "inplace", "jvp", "linear", "maps_tangent",
-        "module", "multiple_results", "name", "overwrites", "partial_eval", "reduction", "transpose", "ufunc_for", "views",
+        "_results", "abstract", "accumulate", "arity", "batch", "bilinear", "cache", "call_param", "combines", "derivatives", "domain",
+        "dtypes", "eager_kernels", "effectful", "evaluate", "expand", "formula", "holds_programs", "impl", "inplace", "jvp", "linear",
+        "maps_tangent", "module", "multiple_results", "name", "overwrites", "partial_eval", "reduction", "transpose", "ufunc_for", "views",
     )  # fmt: skip
 
     #: As in JAX of all primitives but some of `pmap` that it had: calls are equations with a program among their parameters.
@@ -127,6 +127,9 @@ class Primitive:
 
     jvp: Rule | None
     transpose: Rule | None
+    #: For one that reads some elements of its first operand: a sum of cotangents of that operand, with its own added to those elements:
+    #: ``accumulate(sum, cotangent, *operands, **params)``. The transpose adds it to zeros.
+    accumulate: Rule | None
     partial_eval: Rule | None
     #: For each operand of an elementwise primitive: a tangent or cotangent times the partial derivative.
     derivatives: tuple[Rule | None, ...]
@@ -176,6 +179,7 @@ class Primitive:
         expand: Rule | None = None,
         jvp: Rule | RuleOf | None = None,
         transpose: Rule | RuleOf | None = None,
+        accumulate: Rule | None = None,
         partial_eval: Rule | None = None,
         derivatives: tuple[Rule | None, ...] = (),
         linear: tuple[int, ...] = (),
@@ -196,7 +200,8 @@ class Primitive:
             "effectful": effectful, "arity": arity, "dtypes": dtypes, "domain": domain,
             "evaluate": evaluate, "inplace": inplace, "ufunc_for": ufunc_for or (lambda dtype: evaluate), "overwrites": overwrites,
             "views": views, "impl": impl, "expand": expand,
-            "jvp": self._rule(jvp), "transpose": self._rule(transpose), "partial_eval": partial_eval, "derivatives": derivatives,
+            "jvp": self._rule(jvp), "transpose": self._rule(transpose), "accumulate": accumulate, "partial_eval": partial_eval,
+            "derivatives": derivatives,
             "linear": linear, "maps_tangent": maps_tangent, "bilinear": bilinear,
             "batch": self._rule(batch),
             "formula": formula, "reduction": reduction, "combines": combines,

@@ -245,16 +245,22 @@ class _Backward(NamedTuple):
 def _backward_body(closed: ClosedJaxpr, linear: _Operands, ys_nonzero: Sequence[bool]) -> _Backward:
     count = len(linear.carry)
     avals = _Operands.split(closed.in_avals, len(linear.consts), count)
-    transposed, marks = transpose_jaxpr(closed, [*linear.consts, *[True] * count, *linear.rows], [*[True] * count, *ys_nonzero])
+    is_linear, ct_nonzero = [*linear.consts, *[True] * count, *linear.rows], [*[True] * count, *ys_nonzero]
+    # The cotangent of a const of which iterations read some elements is added to these of the sum.
+    reads = {e.invars[0] for e in closed.eqns if e.primitive.accumulate is not None}
+    in_place = [number for number, mark in enumerate(linear.consts) if mark and closed.jaxpr.invars[number] in reads]
+    transposed, marks = transpose_jaxpr(closed, is_linear, ct_nonzero, tuple(in_place))
     has_cotangent = _Operands.split(marks, sum(linear.consts), count)  # of the linear operands
     sums = marked(marked(avals.consts, linear.consts), has_cotangent.consts)
+    summed = marked(marked(range(len(linear.consts)), linear.consts), has_cotangent.consts)
+    is_in_place = [number in in_place for number in summed]
     const_count, row_count = linear.consts.count(False), linear.rows.count(False)
 
     def run(*flat: Array) -> list[Array]:
         consts = flat[:const_count]
         totals, cts, rows = _Operands.split(flat[const_count:], len(sums), count)
-        outs = iter(eval_jaxpr(transposed, *consts, *rows[:row_count], *cts, *rows[row_count:]))
-        new_totals = [add(total, next(outs)) for total in totals]
+        outs = iter(eval_jaxpr(transposed, *consts, *rows[:row_count], *cts, *rows[row_count:], *marked(totals, is_in_place)))
+        new_totals = [next(outs) if mark else add(total, next(outs)) for total, mark in zip(totals, is_in_place, strict=True)]
         new_cts = [next(outs) if h else instantiate(Zero(a)) for h, a in zip(has_cotangent.carry, avals.carry, strict=True)]
         return [*new_totals, *new_cts, *outs]
 

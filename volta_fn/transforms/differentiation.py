@@ -6,9 +6,10 @@ reverse mode.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from volta_fn.core.arrays.array import Array, ConcreteArray, alias, from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import Device, current_default_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
-from volta_fn.core.primitive import Linear, Primitive, RuleTable, Zero
+from volta_fn.core.primitive import Linear, Primitive, Rule, RuleTable, Zero
 from volta_fn.core.staging import (
     JaxprBuilder,
     JaxprTrace,
@@ -395,6 +396,10 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, is_unknown: Sequence[bool]) -> tuple
 # Transposition: from cotangents of a linear program's outputs to those of inputs.
 
 
+#: No cotangents but those of a backward pass.
+NO_TOTALS: Mapping[Var, Any] = MappingProxyType({})
+
+
 def pull_back(program: ClosedJaxpr, cotangents: Sequence[Any]) -> list[Any]:
     """Return cotangents of the inputs of a program that linearization recorded.
 
@@ -403,14 +408,17 @@ def pull_back(program: ClosedJaxpr, cotangents: Sequence[Any]) -> list[Any]:
     jaxpr = program.jaxpr
     values: dict[Var, Any] = dict(zip(jaxpr.constvars, program.consts, strict=True))
     with _backward_positions():
-        pending = _transpose_equations(jaxpr, values, cotangents)
+        pending = _transpose_equations(jaxpr, values, cotangents, NO_TOTALS)
     return [_cotangent(pending, v) for v in jaxpr.invars]
 
 
-def backward_pass(closed: ClosedJaxpr, linear: Sequence[bool], args: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+def backward_pass(
+    closed: ClosedJaxpr, linear: Sequence[bool], args: Sequence[Any], cotangents: Sequence[Any], totals: Mapping[Var, Any] = NO_TOTALS
+) -> list[Any]:
     """Return cotangents of the `linear` inputs of any program (None for others).
 
     `args` are the values of all inputs; those of linear ones are not read. Equations that depend on no linear input are evaluated first.
+    The cotangents of inputs in `totals` are added to these.
     """
     jaxpr = closed.jaxpr
     #: The values of the non-linear variables.
@@ -427,7 +435,7 @@ def backward_pass(closed: ClosedJaxpr, linear: Sequence[bool], args: Sequence[An
                 current_position.set(eqn.position)
                 result = process(eqn.primitive, [_read(values, v) for v in eqn.invars], eqn.params)
                 values.update(zip(eqn.outvars, result if eqn.primitive.multiple_results else (result,), strict=True))
-        pending = _transpose_equations(jaxpr, values, cotangents)
+        pending = _transpose_equations(jaxpr, values, cotangents, totals)
     return [_cotangent(pending, v) if is_linear else None for v, is_linear in zip(jaxpr.invars, linear, strict=True)]
 
 
@@ -450,13 +458,22 @@ def _read(values: dict[Var, Any], atom: Atom) -> Any:
     return atom.val if type(atom) is Literal else values[atom]  # type: ignore[index]  # mypy keeps the union
 
 
-def _transpose_equations(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Sequence[Any]) -> dict[Var, Any]:
+def _transpose_equations(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Sequence[Any], totals: Mapping[Var, Any]) -> dict[Var, Any]:
     """Transpose the equations in reverse order; return the linear inputs' cotangents."""
-    # The cotangent of a variable is complete when the equation that computes it is reached.
-    pending: dict[Var, Any] = {}
+    # The cotangent of a variable is complete when the equation that computes it is reached. What reads some elements of an array adds to
+    # these alone, in its turn if there is a sum of other cotangents, else at the end.
+    pending: dict[Var, Any] = {**totals}
+    late: dict[Var, list[Callable[[Any], Any]]] = {}
+
+    def complete(var: Var) -> Any:
+        total = pending.pop(var, None)
+        for add_to in late.pop(var, ()):
+            total = add_to(total)
+        return total
+
     _accumulate(pending, jaxpr.outvars, cotangents, values)
     for eqn in reversed(jaxpr.eqns):
-        out_cotangents = [pending.pop(v, None) for v in eqn.outvars]
+        out_cotangents = [complete(v) for v in eqn.outvars]
         if not out_cotangents or (out_cotangents[0] is None and all(c is None for c in out_cotangents)):
             continue
         primitive = eqn.primitive
@@ -468,13 +485,28 @@ def _transpose_equations(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Seque
         for arg in args:
             if type(arg) is Linear and arg.dtype in BOOL:  # a comparison's result, which is not linear even if no rule reads it
                 arg.refuse()
+        if primitive.accumulate is not None and type(args[0]) is Linear:
+            add_to = partial(_add_to_some, transpose, primitive.accumulate, eqn, args, out_cotangents[0])
+            var = eqn.invars[0]
+            assert isinstance(var, Var), "literals have values"
+            if var in pending:
+                pending[var] = add_to(pending[var])
+            else:
+                late.setdefault(var, []).append(add_to)
+            continue
         if primitive.multiple_results:
             instantiated = [Zero(v.aval) if c is None else c for c, v in zip(out_cotangents, eqn.outvars, strict=True)]
             in_cotangents = transpose(instantiated, *args, **eqn.params)
         else:
             in_cotangents = transpose(out_cotangents[0], *args, **eqn.params)
         _accumulate(pending, eqn.invars, in_cotangents, values)
-    return pending
+    return {var: complete(var) for var in dict.fromkeys([*pending, *late])}
+
+
+def _add_to_some(transpose: Rule, accumulate: Rule, eqn: Equation, args: Sequence[Any], cotangent: Any, total: Any) -> Any:
+    """Add the cotangent of what an equation reads to the sum of others, or to nothing."""
+    current_position.set(eqn.position)
+    return transpose(cotangent, *args, **eqn.params)[0] if total is None else accumulate(total, cotangent, *args, **eqn.params)
 
 
 def _accumulate(pending: dict[Var, Any], atoms: Sequence[Atom], cotangents: Sequence[Any], values: dict[Var, Any]) -> None:
@@ -494,22 +526,27 @@ def _no_transpose_rule(eqn: Equation) -> MissingRuleError:
 
 
 @program_cache
-def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
+def transpose_jaxpr(
+    closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Sequence[bool], summed: Sequence[int] = ()
+) -> tuple[ClosedJaxpr, list[bool]]:
     """Derive the backward program; tell which linear inputs have a cotangent.
 
-    It is ``(*non-linear inputs, *nonzero cotangents) -> cotangents of linear inputs``.
+    It is ``(*non-linear inputs, *nonzero cotangents, *totals) -> cotangents of linear inputs``. Those of the inputs of the numbers `summed`
+    are added to totals.
     """
     avals, outs = closed.in_avals, closed.out_avals
     known_avals, ct_avals = marked(avals, linear, False), marked(outs, nonzero_cts)
+    inputs = [closed.jaxpr.invars[number] for number in summed]
 
     def run(*flat: Array) -> tuple[list[Array], list[bool]]:
-        args = merge(linear, [None] * sum(linear), flat[: len(known_avals)])
-        cts = merge(nonzero_cts, flat[len(known_avals) :], map(Zero, marked(outs, nonzero_cts, False)))
-        results = marked(backward_pass(closed, linear, args, cts), linear)
+        rest = iter(flat)
+        args = merge(linear, [None] * sum(linear), [next(rest) for _ in known_avals])
+        cts = merge(nonzero_cts, [next(rest) for _ in ct_avals], map(Zero, marked(outs, nonzero_cts, False)))
+        results = marked(backward_pass(closed, linear, args, cts, dict(zip(inputs, rest, strict=True))), linear)
         nonzero = nonzero_marks(results)
         return marked(results, nonzero), nonzero
 
-    return trace_with_aux(trace_derived, run, [*known_avals, *ct_avals], "backward")
+    return trace_with_aux(trace_derived, run, [*known_avals, *ct_avals, *[v.aval for v in inputs]], "backward")
 
 
 # Gradients: the transpose of a linearization, called with one.

@@ -456,16 +456,23 @@ def _is_made_row_by_row(program: Rewriter, atom: Atom, rows: _Rows) -> bool:
 
 @rule(_ONEHOT_RULES, "scatter", "scatter_add")
 def _changed(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Select the updated value at the chosen element, and the constant elsewhere."""
+    """Select the updated value at the chosen element, and the operand elsewhere.
+
+    That is a constant, or made by a loop over its rows.
+    """
     operand, _, updates = eqn.invars
     value = program.scalar(operand)
-    rows = _table_rows(eqn) if value is not None and operand.aval.size else None
-    if rows is None or value is None:
+    rows = _table_rows(eqn) if operand.aval.size else None
+    if rows is None or (value is None and not _is_made_row_by_row(program, operand, rows)):
         return None
     index = rows.numbers(program, eqn, eqn.params["mode"] is GatherScatterMode.CLIP)
-    if eqn.primitive is scatter_add_p:
-        updates = program.emit(eqn, "add", literal(value, operand.aval.dtype), updates)
-    return program.emit(eqn, "select_n", rows.chosen(program, eqn, index), operand, rows.spread(program, eqn, updates))
+    if eqn.primitive is not scatter_add_p:
+        new = rows.spread(program, eqn, updates)
+    elif value is not None:
+        new = rows.spread(program, eqn, program.emit(eqn, "add", literal(value, operand.aval.dtype), updates))
+    else:
+        new = program.emit(eqn, "add", operand, rows.spread(program, eqn, updates))
+    return program.emit(eqn, "select_n", rows.chosen(program, eqn, index), operand, new)
 
 
 _ONEHOT_PRIMITIVES = Rules(rules_of_table(_ONEHOT_RULES))

@@ -600,4 +600,5 @@ FOLDING = (_folding_rules,)
 #: wherever they are, random bits included. Equations with effects are never merged, nor are barriers, which keep equal values separate.
 MERGING = (lambda primitive: () if is_pinned(primitive) else (_merged,),)
 #: Merging is last: it must see equations in their final form.
-_ALL = Rules(*FOLDING, *IDENTITIES, *MERGING)
+SIMPLIFICATIONS = (*FOLDING, *IDENTITIES, *MERGING)
+_ALL = Rules(*SIMPLIFICATIONS)

@@ -332,8 +332,8 @@ def single_mask(index: Any) -> Any:
 # Reading by index, ``x[…]``: NumPy's basic and advanced indexing.
 #
 # Each form is lowered to the simplest primitives that express it. Slices become one `slice` (and a `rev` where steps are negative), a
-# traced scalar index one `dynamic_slice`, arrays of indices one `gather`; a `reshape` then drops the dimensions of scalar indices and
-# adds those of None. `window_numbers` words an index as windows of a gather or a scatter, for both.
+# traced scalar index, and slices beside it, one `dynamic_slice`, arrays of indices one `gather`; a `reshape` then drops the dimensions of
+# scalar indices and adds those of None. `window_numbers` words an index as windows of a gather or a scatter, for both.
 
 #: The most indices for which NumPy reads elements faster than a program that first checks their bounds.
 _FEW = 1 << 14
@@ -467,7 +467,18 @@ def read(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | None,
         out = gather(value, windows.indices, windows.numbers, windows.sizes, mode=gather_mode, fill_value=fill_value)
         return reshape(out, windows.shape)
     sizes = [e.size if isinstance(e, SliceIndex) else 1 for e in entries if isinstance(e, (SliceIndex, NewAxis))]
-    return reshape(_slice_at_points(_cut(value, entries), points), sizes)
+    if any(type(p.index) is not int for p in points):
+        is_block = [_is_block(e, value.shape) for e in entries]
+        rest, blocks = ([e for e, mark in zip(entries, is_block, strict=True) if mark is kind] for kind in (False, True))
+        return reshape(_dynamic_slice(_cut(value, rest), blocks), sizes)
+    return reshape(_cut(value, entries), sizes)
+
+
+def _is_block(entry: Entry, shape: Shape) -> bool:
+    """Return True if an entry is a point or a span of adjacent elements."""
+    if type(entry) is SliceIndex:
+        return entry.step == 1 and not is_symbolic((entry.start, entry.size, shape[entry.dim]))
+    return type(entry) is Point and (type(entry.index) is not int or not is_symbolic(shape))
 
 
 def _cut(value: Array, entries: Sequence[Entry]) -> Array:
@@ -513,18 +524,18 @@ def _bounds(span: SliceIndex) -> tuple[int, int]:
     return (span.start, last + 1) if span.step > 0 else (last, span.start + 1)
 
 
-def _slice_at_points(value: Array, points: Sequence[Point]) -> Array:
-    """Slice `value` to size 1 along the dimension of each traced point."""
-    traced = {p.dim: p.index for p in points if type(p.index) is not int}
-    if not traced:
-        return value
-    if any(not value.shape[dim] for dim in traced):
+def _dynamic_slice(value: Array, blocks: Sequence[Any]) -> Array:
+    """Slice `value` by points, which leave size 1, and spans of adjacent elements."""
+    if any(type(e) is Point and not value.shape[e.dim] for e in blocks):
         raise OutOfBoundsError(
             f"an array of shape {value.shape} has no elements, so an index along its dimensions of size 0 has no meaning"
         )
-    starts = [as_value(traced.get(dim, np.int32(0))) for dim in range(value.ndim)]
-    sizes = tuple([1 if dim in traced else n for dim, n in enumerate(value.shape)])
-    return bind(dynamic_slice_p, value, *starts, slice_sizes=sizes)
+    starts, sizes = [as_value(np.int32(0))] * value.ndim, list(value.shape)
+    for e in blocks:
+        start = e.start if type(e) is SliceIndex else e.index
+        starts[e.dim] = canonical_index(start, value.shape[e.dim], allow_negative=False) if type(start) is int else as_value(start)
+        sizes[e.dim] = e.size if type(e) is SliceIndex else 1
+    return bind(dynamic_slice_p, value, *starts, slice_sizes=tuple(sizes))
 
 
 # Windows.

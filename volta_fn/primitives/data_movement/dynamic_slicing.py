@@ -37,6 +37,7 @@ from volta_fn.primitives.data_movement.movement import (
 )
 from volta_fn.primitives.data_movement.slicing import concatenate
 from volta_fn.primitives.declare import weakly_promoted
+from volta_fn.primitives.elementwise import arithmetic
 from volta_fn.primitives.elementwise.cast import convert_element_type
 
 
@@ -98,6 +99,11 @@ def _slice_transpose(ct: Any, operand: Linear, *starts: Array, slice_sizes: Shap
     return [bind(dynamic_update_slice_p, zeros, ct, *starts), *[None] * len(starts)]
 
 
+def _slice_accumulate(total: Array, ct: Array, operand: Linear, *starts: Array, slice_sizes: Shape) -> Array:
+    old = bind(dynamic_slice_p, total, *starts, slice_sizes=slice_sizes)
+    return bind(dynamic_update_slice_p, total, arithmetic.add(old, ct), *starts)
+
+
 def _slice_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, slice_sizes: Shape) -> tuple[Array, int]:
     operand, *starts = args
     if all(d is None for d in dims[1:]):
@@ -111,7 +117,15 @@ def _slice_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | Non
     )  # fmt: skip
 
 
-dynamic_slice_p = Primitive("dynamic_slice", _slice_abstract, jvp=linear_jvp(0), transpose=_slice_transpose, batch=_slice_batch, views=True)
+dynamic_slice_p = Primitive(
+    "dynamic_slice",
+    _slice_abstract,
+    jvp=linear_jvp(0),
+    transpose=_slice_transpose,
+    accumulate=_slice_accumulate,
+    batch=_slice_batch,
+    views=True,
+)
 
 
 # dynamic_update_slice

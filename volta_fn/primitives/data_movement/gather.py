@@ -276,13 +276,27 @@ def _gather_batch(
     return bind(gather_p, operand, indices, dimension_numbers=numbers, slice_sizes=sizes, **params), 0
 
 
-def _gather_transpose(ct: Any, operand: Linear, indices: Array, *, dimension_numbers: GatherDimensionNumbers, **params: Any) -> list[Any]:
-    zeros = broadcast(as_value(np.zeros((), ct.dtype)), operand.shape)
+def _gather_accumulate(
+    total: Array, ct: Array, operand: Linear, indices: Array, *, dimension_numbers: GatherDimensionNumbers, mode: Any, **params: Any
+) -> Array:
     numbers = ScatterDimensionNumbers(*dimension_numbers)
-    return [bind(scatter_add_p, zeros, indices, ct, dimension_numbers=numbers, mode=params["mode"], unique_indices=False), None]
+    return bind(scatter_add_p, total, indices, ct, dimension_numbers=numbers, mode=mode, unique_indices=False)
 
 
-gather_p = Primitive("gather", _gather_abstract, views=True, jvp=_gather_jvp, transpose=_gather_transpose, batch=_gather_batch)
+def _gather_transpose(ct: Any, operand: Linear, indices: Array, **params: Any) -> list[Any]:
+    zeros = broadcast(as_value(np.zeros((), ct.dtype)), operand.shape)
+    return [_gather_accumulate(zeros, ct, operand, indices, **params), None]
+
+
+gather_p = Primitive(
+    "gather",
+    _gather_abstract,
+    views=True,
+    jvp=_gather_jvp,
+    transpose=_gather_transpose,
+    accumulate=_gather_accumulate,
+    batch=_gather_batch,
+)
 
 
 def gather(
@@ -406,7 +420,7 @@ def take_along_dim(operand: Array, indices: Array, dim: int) -> Array:
 # device. So `scatter`, like `scatter_add`, is linear in operand and updates together.
 
 
-def _window_sizes(numbers: ScatterDimensionNumbers, operand: Shape, updates: Shape) -> Shape:
+def window_sizes(numbers: ScatterDimensionNumbers, operand: Shape, updates: Shape) -> Shape:
     """Return a window's size along each dimension of the operand."""
     window = iter([updates[d] for d in numbers.update_window_dims])
     sizes = []
@@ -451,7 +465,7 @@ def _abstract(name: str) -> Callable[..., ShapedArray]:
                 f"({operand.ndim - absent} of them here); the others must have the shape of scatter_indices without its last dimension; "
                 f"got operand {operand}, scatter_indices {indices}, updates {updates}, {numbers}"
             )
-        sizes = _window_sizes(numbers, operand.shape, updates.shape)
+        sizes = window_sizes(numbers, operand.shape, updates.shape)
         check_numbers(name, operand, indices, _matching_gather(numbers), sizes, "scatter_indices")
         return ShapedArray(operand.shape, operand.dtype, operand.weak_type and updates.weak_type)
 
@@ -461,15 +475,20 @@ def _abstract(name: str) -> Callable[..., ShapedArray]:
 def _read_windows(source: Array, indices: Array, like: Array | Linear, params: dict[str, Any]) -> Array:
     """Read `source` where updates `like` would be written; zero where dropped."""
     numbers: ScatterDimensionNumbers = params["dimension_numbers"]
-    sizes = _window_sizes(numbers, source.shape, like.shape)
+    sizes = window_sizes(numbers, source.shape, like.shape)
     return bind(
         gather_p, source, indices, dimension_numbers=_matching_gather(numbers), slice_sizes=sizes, mode=params["mode"], fill_value=0
     )
 
 
-def _is_single(indices: Array | ShapedArray) -> bool:
-    """Return True if there is at most one window."""
-    return math.prod(indices.shape[:-1]) <= 1
+def never_meet(indices: Shape, params: dict[str, Any]) -> bool:
+    """Return True if no two windows of a scatter overlap.
+
+    That is promised, or there is at most one window for each example of the batching dimensions.
+    """
+    numbers: ScatterDimensionNumbers = params["dimension_numbers"]
+    others = [n for d, n in enumerate(indices[:-1]) if d not in numbers.scatter_indices_batching_dims]
+    return params["unique_indices"] or math.prod(others) <= 1
 
 
 def _batch_for(primitive: Primitive) -> Callable[..., Any]:
@@ -511,7 +530,7 @@ def _scatter_transpose(ct: Any, operand: Any, indices: Array, updates: Any, **pa
         ct_operand = bind(scatter_p, ct, indices, nothing, **params)
     if type(updates) is Linear:
         ct_updates = _read_windows(ct, indices, updates, params)
-        if not (params["unique_indices"] or _is_single(indices)):
+        if not never_meet(indices.shape, params):
             # Each update writes its number and reads it back, which marks the last one of each element.
             count = math.prod(updates.shape)
             dtype = np.dtype(np.int32 if count < 2**31 else np.int64)
@@ -547,7 +566,7 @@ def _scatter_mul_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params
     if type(operand_tangent) is not Zero:
         total = bind(scatter_mul_p, operand_tangent, indices, updates, **params)
     if type(update_tangent) is not Zero:
-        if not (params["unique_indices"] or _is_single(indices)):
+        if not never_meet(indices.shape, params):
             raise MissingRuleError(
                 "scatter_mul (x.at[i].multiply) has a derivative by its updates only where no two of them meet in one element: "
                 "say so with unique_indices=True, or multiply by a gathered product."
@@ -701,6 +720,6 @@ def scatter_apply(
     """
     value, indices = as_value(operand), as_value(scatter_indices)
     numbers = ScatterDimensionNumbers(*[tuple(dims) for dims in dimension_numbers])
-    sizes = _window_sizes(numbers, value.shape, canonical_shape(update_shape, "update_shape"))
+    sizes = window_sizes(numbers, value.shape, canonical_shape(update_shape, "update_shape"))
     old = gather(value, indices, _matching_gather(numbers), sizes, mode=mode)
     return scatter(value, indices, func(old), numbers, unique_indices=unique_indices, mode=mode)

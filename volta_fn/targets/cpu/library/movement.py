@@ -13,7 +13,7 @@ from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Reduction
 from volta_fn.dtypes import accumulator
-from volta_fn.primitives.data_movement.gather import default_fill, gather_p
+from volta_fn.primitives.data_movement.gather import default_fill, gather_p, never_meet
 from volta_fn.runtime.llvm.text import Function, Value, clamped, i64, lanes_of, least, nest, rounded_down, vector_of, widened
 from volta_fn.targets.cpu.loops.emit_values import fetch_ahead
 from volta_fn.targets.cpu.routine import (
@@ -403,7 +403,8 @@ def are_inside(f: Function, starts: Starts, indices: Value, first: Value, count:
 # Scatters: updates combined into the operand in the order of the indices.
 #
 # The operand's elements are divided between tasks by their coordinate along one dimension; every task goes through all index vectors in
-# order and does its own windows. float16 and bfloat16 are summed and multiplied in float32, in a copy, and rounded once.
+# order and does its own windows. float16 and bfloat16 are summed and multiplied in float32, in a copy unless each element has one update,
+# and rounded once.
 
 _MOST_TASKS = 8
 #: The bytes of contiguous windows that are prefetched, since the processor cannot predict their addresses.
@@ -416,13 +417,15 @@ class _Scatter(NamedTuple):
     Attributes:
         shared: the dimension of the operand along which tasks divide windows, and by how much coordinates are shifted for that, so that
             elements in one cache line belong to one task.
-        dtype: the dtype in which numbers are combined.
+        dtype: the dtype of the memory in which numbers are combined.
+        accumulator: the dtype in which they are.
     """
 
     starts: Starts
     layout: Layout
     operand: ShapedArray
     dtype: np.dtype
+    accumulator: np.dtype
     combines: Reduction | None
     shared: tuple[int, int] | None
     tasks: int
@@ -435,9 +438,10 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str) -
     if not operand.size:
         return empty_routine()
     summed = combines is not None and combines.rounds
-    dtype = accumulator(operand.dtype) if summed else operand.dtype
-    if combines and not supports(combines.step, (dtype, dtype), {}):
+    total = accumulator(operand.dtype) if summed else operand.dtype
+    if combines and not supports(combines.step, (total, total), {}):
         return None
+    dtype = operand.dtype if never_meet(indices.shape, params) else total
     wide = dtype != operand.dtype
     writer = RoutineWriter("scatter", 4 + wide)
     if wide:
@@ -445,7 +449,7 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str) -
     else:
         copy_operand(writer, operand, 3)
     if updates.size:
-        problem = _described(operand, indices, updates, params, combines, dtype)
+        problem = _described(operand, indices, updates, params, combines, dtype, total)
         cost = problem.starts.number * 2.0 * problem.tasks + updates.size * dtype.itemsize / 4
         writer.launch(
             problem.tasks, cost, lambda f, pointers, task: _walk(f, problem, pointers[1], pointers[2], pointers[4 if wide else 3], task)
@@ -456,18 +460,24 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str) -
 
 
 def _described(
-    operand: ShapedArray, indices: ShapedArray, updates: ShapedArray, params: dict[str, Any], combines: Reduction | None, dtype: np.dtype
+    operand: ShapedArray,
+    indices: ShapedArray,
+    updates: ShapedArray,
+    params: dict[str, Any],
+    combines: Reduction | None,
+    dtype: np.dtype,
+    total: np.dtype,
 ) -> _Scatter:
     starts, sizes, layout = scatter_of((operand, indices, updates), params)
     strides = contiguous_strides(operand.shape)
     window = math.prod(sizes) * operand.dtype.itemsize
     candidates = [d for d, n in enumerate(sizes) if n == 1 and operand.shape[d] > 1 and d in starts.dimensions]
     if not candidates:
-        return _Scatter(starts, layout, operand, dtype, combines, None, 1)
+        return _Scatter(starts, layout, operand, dtype, total, combines, None, 1)
     dim = max(candidates, key=lambda d: operand.shape[d])
     tasks = _task_count(window, updates.size * operand.dtype.itemsize, operand.shape[dim])
     shift = max(0, (63 // (strides[dim] * operand.dtype.itemsize)).bit_length())
-    return _Scatter(starts, layout, operand, dtype, combines, (dim, shift), tasks)
+    return _Scatter(starts, layout, operand, dtype, total, combines, (dim, shift), tasks)
 
 
 def _task_count(window: int, updates: int, most: int) -> int:
@@ -523,7 +533,7 @@ def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: V
 
 def _window(f: Function, problem: _Scatter, source: Value, target: Value) -> None:
     sizes, update_strides, operand_strides = (a + b for a, b in zip(problem.layout.lead, problem.layout.rest, strict=True))
-    old, dtype = problem.operand.dtype, problem.dtype
+    old, dtype, total = problem.operand.dtype, problem.dtype, problem.accumulator
     combines = problem.combines
     if combines is None:
         copy_block(f, unit(dtype.itemsize), target, source, (sizes, operand_strides, update_strides))
@@ -532,9 +542,9 @@ def _window(f: Function, problem: _Scatter, source: Value, target: Value) -> Non
     loops = len(sizes) - runs
 
     def combined(lanes: int, to: Value, at: Value, count: Value | None) -> None:
-        new = converted(f, load(f, old, at, lanes, count=count), dtype)
-        before = load(f, dtype, to, lanes, count=count)
-        store(f, apply(f, combines.step, (before, new), dtype, {}), to, count=count)
+        new = converted(f, load(f, old, at, lanes, count=count), total)
+        before = converted(f, load(f, dtype, to, lanes, count=count), total)
+        store(f, converted(f, apply(f, combines.step, (before, new), total, {}), dtype), to, count=count)
 
     def combine_run(indices: list[Value]) -> None:
         to = f.at(target, unit(dtype.itemsize), f.dotted(indices, operand_strides[:loops]))
@@ -546,7 +556,7 @@ def _window(f: Function, problem: _Scatter, source: Value, target: Value) -> Non
         def combine_vector(i: Value, lanes: int, count: Value | None) -> None:
             combined(lanes, f.at(to, unit(dtype.itemsize), i), f.at(at, unit(old.itemsize), i), count)
 
-        map_run(f, i64(0), i64(sizes[-1]), lanes_for(dtype), combine_vector)
+        map_run(f, i64(0), i64(sizes[-1]), lanes_for(total), combine_vector)
 
     nest(f, sizes[:loops], combine_run)
 

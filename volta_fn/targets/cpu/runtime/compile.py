@@ -34,6 +34,7 @@ from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objec
 from volta_fn.runtime.llvm.text import Function, Module, SharedFunction, Value, i64
 from volta_fn.runtime.system import nanoseconds
 from volta_fn.runtime.threads import on_own_thread, run_together, thread_count
+from volta_fn.targets.cpu.library import COPY
 from volta_fn.targets.cpu.routine import routine_of
 from volta_fn.targets.cpu.runtime import artifact
 from volta_fn.targets.cpu.runtime.artifact import Artifact, layout_of
@@ -72,6 +73,11 @@ class LoadedRoutine(NamedTuple):
     workspace: int
     #: Estimated nanoseconds on one thread.
     cost: float
+
+    def without_copies(self) -> LoadedRoutine:
+        """Return the routine without launches that copy its operand to another place."""
+        copies = [launch.symbol.endswith(f"{COPY}_{launch.entry}") for launch in self.launches]
+        return self._replace(launches=tuple([launch for launch, is_copy in zip(self.launches, copies, strict=True) if not is_copy]))
 
 
 #: What `CodeCache` keeps for keys without a routine.
@@ -261,7 +267,9 @@ class CommandWriter(ProgramWriter):
         """Write an item."""
         loaded = None if item.key is None else self.loaded[item.key.key]
         if loaded is not None and len(operands) + len(results) <= MOST_BUFFERS - 1:  # and a workspace
-            self.routine(loaded, [*operands, *results], block)
+            # A copy into the operand's own memory does nothing, but would wake threads.
+            is_in_place = isinstance(item.node, Equation) and results[0] in operands
+            self.routine(loaded.without_copies() if is_in_place else loaded, [*operands, *results], block)
         elif isinstance(item.node, KernelCall):
             self.host(item, kernel_call(item.node.kernel, operands, results), [*operands, *results], block)
         elif item.node.primitive in self.control_flow:

@@ -16,6 +16,7 @@ from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Reduction
+from volta_fn.primitives.data_movement.gather import never_meet
 from volta_fn.targets.wgsl.library.movement import (
     INVOCATIONS,
     Integers,
@@ -461,7 +462,7 @@ def scatter(
     If it `wraps`, negative positions count from the end.
     """
     combines = PRIMITIVES[name].combines
-    operand, _, updates = avals
+    operand, indices, updates = avals
     if not operand.size:
         return Routine(())
     dtype = wide_dtype(operand.dtype)
@@ -471,7 +472,7 @@ def scatter(
     if not updates.size:
         return Routine((copied,))
     rows = rows_of(avals, params, wraps)
-    alone = rows.number == 1 or params["unique_indices"]
+    alone = rows.number == 1 or never_meet(indices.shape, params)
     spaces: tuple[int, ...] = ()
     if combines is None:
         dispatches, spaces = _replace(avals, rows, alone, capabilities)
