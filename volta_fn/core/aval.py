@@ -294,7 +294,7 @@ class Typed:
 class ShapeDtypeStruct:
     """A shape and a dtype, without values.
 
-    It stands in for an array in `eval_shape`, `make_jaxpr` and `jit(f).lower`. `sharding` is kept, and has no effect.
+    It stands in for an array in `eval_shape`, `make_jaxpr` and `jit(f).lower`, which splits the argument by its `sharding`.
 
     >>> ShapeDtypeStruct((8, 4), "float32")
     ShapeDtypeStruct(shape=(8, 4), dtype=float32)
@@ -334,7 +334,8 @@ class ShapeDtypeStruct:
 
     def __repr__(self) -> str:
         weak = ", weak_type=True" if self.weak_type else ""
-        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{weak})"
+        sharding = "" if self.sharding is None else f", sharding={self.sharding}"
+        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{weak}{sharding})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ShapeDtypeStruct):

@@ -65,7 +65,10 @@ def test_a_mesh_may_have_no_devices() -> None:
     with pytest.raises(ArgumentError, match="has no devices"):
         _ = vf.sharding.AbstractMesh((2,), "data").devices
     with vf.make_mesh((1,), ("data",)) as mesh:
-        assert vf.sharding.get_abstract_mesh() == mesh.abstract_mesh == vf.sharding.AbstractMesh((1,), "data")
+        assert (
+            vf.sharding.get_abstract_mesh() == mesh.abstract_mesh == vf.sharding.AbstractMesh((1,), "data", vf.sharding.AxisType.Explicit)
+        )
+        assert mesh.abstract_mesh != vf.sharding.AbstractMesh((1,), "data")
 
 
 def test_sharding_of_arrays() -> None:

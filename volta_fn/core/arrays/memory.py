@@ -167,6 +167,11 @@ def constrained(x: T, sharding: Any) -> T:
     return result
 
 
+def split_like(x: T, template: Any) -> T:
+    """Return an array, split as another one of its shape is."""
+    return constrained(x, template.device.sharding) if type(template) is ConcreteArray else x
+
+
 def device_get(x: Any) -> Any:
     """Return `x` with every array replaced by a NumPy array of its elements.
 

@@ -18,6 +18,7 @@ from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, 
 from volta_fn.core.arrays.memory import device_put
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import Device, process_rank
+from volta_fn.core.devices.propagation import tracer_sharding
 from volta_fn.core.devices.sharding import (
     AbstractMesh,
     AxisType,
@@ -25,9 +26,7 @@ from volta_fn.core.devices.sharding import (
     PartitionSpec,
     Sharding,
     SingleDeviceSharding,
-    get_abstract_mesh,
     get_mesh,
-    tracer_sharding,
 )
 from volta_fn.core.staging import JaxprTracer
 from volta_fn.core.trace import Tracer
@@ -331,9 +330,8 @@ def split(value: Array, sharding: Sharding) -> Array:
     Of a traced one, the results of its program show it. Raises `ShapeError` if the mesh's axes do not divide the dimensions.
     """
     sharding.shard_shape(value.shape)
-    recorded = getattr(value, "primal", value) if isinstance(value, Tracer) else value  # of a value that is differentiated, too
-    if isinstance(recorded, JaxprTracer) and isinstance(sharding, NamedSharding):
-        recorded._trace.builder.shardings[recorded._var] = sharding  # type: ignore[attr-defined]  # of all traces that make programs
+    if isinstance(value, Tracer) and isinstance(sharding, NamedSharding):
+        return value.constrain(sharding)
     if not isinstance(value, ConcreteArray):
         return value
     device = group_of(sharding)
@@ -403,8 +401,9 @@ def sharding_for(placement: Any) -> Sharding:
                 f"{placement} is of a mesh's axes, but no mesh is set: NamedSharding(mesh, {placement}), or `with mesh:` around it"
             )
         return NamedSharding(mesh, placement)
-    if isinstance(placement, NamedSharding) and isinstance(placement.mesh, AbstractMesh) and placement.mesh == get_abstract_mesh():
-        return NamedSharding(get_mesh(), placement.spec)
+    if isinstance(placement, NamedSharding) and isinstance(placement.mesh, AbstractMesh):
+        mesh = get_mesh()
+        placement = NamedSharding(mesh, placement.spec) if placement.mesh.shape_tuple == mesh.shape_tuple else placement
     if not isinstance(placement, Sharding):
         raise ArgumentTypeError(
             f"a placement is a device, its name, such as 'gpu:1', or a sharding, such as NamedSharding(mesh, P('x')); got {placement!r:.60}"

@@ -11,7 +11,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.arrays.array import Array, ConcreteArray, as_value, attach
-from volta_fn.core.arrays.memory import constrained
+from volta_fn.core.arrays.memory import constrained, split_like
 from volta_fn.core.aval import canonical_shape
 from volta_fn.core.devices.device import default_backend
 from volta_fn.core.trace import EVAL, current_trace
@@ -260,7 +260,8 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] |
     Array([3., 3.], dtype=float32)
     """
     value = as_value(x)
-    return constrained(full(value.shape if shape is None else shape, fill_value, value.dtype if dtype is None else dtype), sharding)
+    filled = full(value.shape if shape is None else shape, fill_value, value.dtype if dtype is None else dtype)
+    return split_like(filled, value) if sharding is None and filled.shape == value.shape else constrained(filled, sharding)
 
 
 def empty(shape: Sequence[int] | int, dtype: Any = "float32", *, out_sharding: Any = None) -> Array:
