@@ -34,7 +34,8 @@ def split_arrays(axis_type: Any) -> dict[str, Any]:
         "vector": put(jnp.arange(8.0), "x"), "integers": put(jnp.arange(8), "x"), "rows": put(rows, "x"), "columns": put(rows, None, "x"),
         "grid": put(rows, "x", "y", on=square), "both": put(rows, ("x", "y"), on=square), "tall": put(rows, "x", on=square),
         "small": put(small, "x", on=square), "turned": put(small, "y", "x", on=square), "whole": put(small, on=square),
-        "cube": put(cube, "x", None, "y", on=square), "keys": put(jax.random.split(jax.random.key(0), 4), "x"),
+        "positions": put(jnp.ones((4, 8, 4)), "x", "y", on=square), "cube": put(cube, "x", None, "y", on=square),
+        "keys": put(jax.random.split(jax.random.key(0), 4), "x"),
         "by": lambda *spec: NamedSharding(mesh, P(*spec)),
     }  # fmt: skip
 
@@ -42,6 +43,10 @@ def split_arrays(axis_type: Any) -> dict[str, Any]:
 def explicit_cases(a: dict[str, Any]) -> dict[str, Case]:
     """Return functions with their arguments, which JAX takes whatever the axes' type."""
     rows, grid, vector = a["rows"], a["grid"], a["vector"]
+
+    def convolved(x: Any) -> Any:
+        return lax.conv_general_dilated(x, jnp.ones((3, 4, 8)), (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
+
     return {
         "add": (lambda x: x + 1, rows), "sin": (jnp.sin, a["columns"]), "two axes": (lambda x: x * 2, a["both"]),
         "broadcast row": (lambda x, y: x + y, rows, np.ones(4, np.float32)), "sum": (lambda x: x.sum(0), grid),
@@ -54,6 +59,7 @@ def explicit_cases(a: dict[str, Any]) -> dict[str, Case]:
         "top": (lambda x: lax.top_k(x, 2), rows),
         "padded": (lambda x: jnp.pad(x, ((4, 4), (0, 0))), rows), "softmax": (jax.nn.softmax, rows),
         "sorted": (lambda x: jnp.sort(x, 1), rows),
+        "convolution of positions": (convolved, a["positions"]),
         "windows": (lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 2), (1, 2), "VALID"), rows), "compared": (lambda x: x > 3, rows),
         "gradient": (jax.grad(lambda x: (x**2).sum()), rows),
         "hessian": (jax.hessian(lambda x: (x**3).sum()), vector) if a["is_auto"] else (jnp.cos, vector),
@@ -96,6 +102,17 @@ def auto_cases(a: dict[str, Any]) -> dict[str, Case]:
     }  # fmt: skip
 
 
+def named_cases(a: dict[str, Any]) -> dict[str, Case]:
+    """Return those with the sharding of a result that explicit axes do not determine."""
+    rows, by = a["rows"], a["by"]
+    indices = np.array([0, 1, 2, 3])
+    return {
+        "gathered by": (lambda x: x.at[:, indices].get(out_sharding=by("x", None)), a["columns"]),
+        "updated by": (lambda x: x.at[indices[:2]].set(0.0, out_sharding=by("x", None)), rows),
+        "summed by": (lambda x: lax.reduce_sum(x, (0,), out_sharding=by("x")), rows),
+    }
+
+
 def jitted_cases(a: dict[str, Any]) -> dict[str, Case]:
     """Return programs with results that depend on no argument."""
     return {"constant": (lambda x: (x.sum(), jnp.ones(3)), a["rows"]), "unused": (lambda x: jnp.ones(3), a["rows"])}
@@ -104,9 +121,14 @@ def jitted_cases(a: dict[str, Any]) -> dict[str, Case]:
 def eager_cases(a: dict[str, Any]) -> dict[str, Case]:
     """Return what takes over an array's sharding outside of programs alone."""
     rows = a["rows"]
+
+    def described(x: Any) -> Any:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+
     return {
         "zeros": (jnp.zeros_like, a["grid"]), "ones": (jnp.ones_like, rows), "full": (lambda x: jnp.full_like(x, 3), rows),
-        "lax": (lambda x: lax.full_like(x, 2), rows), "another shape": (lambda x: jnp.zeros_like(x, shape=(4, 4)), rows),
+        "lax": (lambda x: lax.full_like(x, 2), rows), "described": (lambda x: jnp.zeros_like(described(x)), rows),
+        "another shape": (lambda x: jnp.zeros_like(x, shape=(4, 4)), rows),
     }  # fmt: skip
 
 
@@ -125,7 +147,7 @@ def facts() -> dict[str, Any]:
     result: dict[str, Any] = {}
     for axis_type in (AxisType.Auto, AxisType.Explicit):
         a = split_arrays(axis_type) | {"is_auto": axis_type is AxisType.Auto}
-        cases = explicit_cases(a) | (auto_cases(a) if a["is_auto"] else {})
+        cases = explicit_cases(a) | (auto_cases(a) if a["is_auto"] else named_cases(a))
         for name, (function, *arguments) in (cases | (jitted_cases(a) if a["is_auto"] else {})).items():
             result[f"{axis_type} {name}"] = [placement(x) for x in jax.tree.leaves(jax.jit(function)(*arguments))]
         for name, (function, *arguments) in (eager_cases(a) | ({} if sys.argv[1] == "jax" else cases)).items():
@@ -140,6 +162,7 @@ def facts() -> dict[str, Any]:
             shardings = jax.tree.leaves([compiled.input_shardings, compiled.output_shardings])
             result[f"{axis_type} stages {type(described) is type(a['vector'])}"] = [str(tuple(s.spec)) for s in shardings]
     result["shape"] = str(jax.eval_shape(jax.jit(lambda x: x + 1, out_shardings=a["by"]("x")), np.ones(8, np.float32)).sharding.spec)
+    result["types"] = [str(jax.typeof(x).sharding.spec) for x in (a["vector"], a["rows"], jnp.ones((2, 3)), jnp.ones(()))]
     types = [split_arrays(t)["rows"].sharding for t in (AxisType.Auto, AxisType.Explicit, AxisType.Auto)]
     result["equality"] = [s == types[0] for s in types] + [P("x") == P("x", None), bool(P("x") == ("x",))]  # type: ignore[comparison-overlap]  # JAX says no
     return result

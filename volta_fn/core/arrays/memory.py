@@ -15,7 +15,7 @@ import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, unmasked, wrap
-from volta_fn.core.aval import ShapedArray
+from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import Device, MemorySpace, find_device
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ExportError, ShapeError
@@ -169,7 +169,9 @@ def constrained(x: T, sharding: Any) -> T:
 
 def split_like(x: T, template: Any) -> T:
     """Return an array, split as another one of its shape is."""
-    return constrained(x, template.device.sharding) if type(template) is ConcreteArray else x
+    if type(template) is ConcreteArray:
+        return constrained(x, template.device.sharding)
+    return constrained(x, template.sharding) if isinstance(template, ShapeDtypeStruct) else x
 
 
 def device_get(x: Any) -> Any:

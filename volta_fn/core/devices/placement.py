@@ -41,7 +41,7 @@ class PlacedAval(ShapedArray):
     """A type that also says how arrays are split, and along which axes values vary."""
 
     __slots__ = ("sharding", "vma")
-    sharding: Any  # type: ignore[misc]  # a class variable of types without one
+    sharding: Any
     vma: frozenset[Any]
 
     def __new__(cls, aval: ShapedArray, sharding: Any, vma: Sequence[Any]) -> PlacedAval:
@@ -57,7 +57,7 @@ class PlacedAval(ShapedArray):
         return ManualAxisType(self.vma)
 
     def __repr__(self) -> str:
-        spec = PartitionSpec() if self.sharding is None else self.sharding.spec
+        spec = self.sharding.spec
         names = ["".join(map(str, spec.axes_of(i))) if len(spec.axes_of(i)) < 2 else _listed(spec.axes_of(i)) for i in range(self.ndim)]
         sizes = [f"{size}@{name}" if name else str(size) for size, name in zip(self.shape, names, strict=True)]
         plain = ShapedArray.__repr__(self)
@@ -80,17 +80,17 @@ def _listed(names: Sequence[Any]) -> str:
 def placed_aval(x: Any) -> ShapedArray | None:
     """Return the type of a value that is split, or varies along axes; None for others."""
     if isinstance(x, Array) and (sharding := known_sharding(x)) is not None:
-        return PlacedAval(x.aval, explicit_axes_of(sharding), ())
+        return PlacedAval(x.aval, explicit_axes_of(sharding, x.ndim), ())
     if isinstance(x, Tracer) and (names := _varying(x)):
-        return PlacedAval(x.aval, None, names)
+        return PlacedAval(x.aval, x.aval.sharding, names)
     return None
 
 
-def explicit_axes_of(sharding: NamedSharding) -> NamedSharding:
+def explicit_axes_of(sharding: NamedSharding, ndim: int) -> NamedSharding:
     """Return the part of a sharding that types show: explicit axes."""
     mesh, spec = sharding.mesh, sharding.spec
     explicit = {n for n, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit}
-    explicit_names = [tuple([name for name in spec.axes_of(i) if name in explicit]) for i in range(len(spec))]
+    explicit_names = [tuple([name for name in spec.axes_of(i) if name in explicit]) for i in range(ndim)]
     return NamedSharding(mesh.abstract_mesh, PartitionSpec(*explicit_names))
 
 

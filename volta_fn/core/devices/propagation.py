@@ -278,11 +278,13 @@ def _dot(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Seq
 
 
 def _convolution(params: Any, avals: Any, out: ShapedArray, names: Sequence[Names]) -> Names:
-    """Keep the names of batches, and of the features of the result."""
+    """Keep the names of examples, positions, and the features of the result."""
     numbers = params["dimension_numbers"]
     result: Names = [()] * out.ndim
-    result[numbers.out_spec[0]] = names[0][numbers.lhs_spec[0]] if params["batch_group_count"] == 1 else ()
-    result[numbers.out_spec[1]] = names[1][numbers.rhs_spec[0]]
+    for i, (position, dimension) in enumerate(zip(numbers.out_spec, numbers.lhs_spec, strict=True)):
+        result[position] = names[1][numbers.rhs_spec[0]] if i == 1 else names[0][dimension]
+    if params["batch_group_count"] > 1:
+        result[numbers.out_spec[0]] = ()
     return result
 
 

@@ -284,6 +284,8 @@ def make_mesh(
         axis_names, axis_shapes = list(axis_shapes), list(axis_shapes.values())
     if axis_names is None:
         raise ArgumentError(f"make_mesh: the axes of the shape {tuple(axis_shapes)} need names: make_mesh({{name: size, …}})")
+    if not all(isinstance(size, (int, np.integer)) for size in axis_shapes):
+        raise ArgumentTypeError(f"make_mesh: the sizes of the axes are integers, got {tuple(axis_shapes)}")
     device_count = math.prod(axis_shapes)
     if device_count > len(available):
         raise DeviceError(
