@@ -24,6 +24,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, from_host
+from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import as_integer
 from volta_fn.core.primitive import reduction_of
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
@@ -39,13 +40,14 @@ def segment_sum(
     unique_indices: bool = False,
     bucket_size: int | None = None,
     mode: Any = None,
+    out_sharding: Any = None,
 ) -> Array:
     """Return the sum of each segment; see the module for arguments and errors.
 
     >>> vf.ops.segment_sum(jnp.array([1.0, 2.0, 4.0]), jnp.array([0, 2, 0]))
     Array([5., 0., 2.], dtype=float32)
     """
-    return _segment_reduce("segment_sum", data, segment_ids, num_segments, unique_indices, bucket_size, mode)
+    return constrained(_segment_reduce("segment_sum", data, segment_ids, num_segments, unique_indices, bucket_size, mode), out_sharding)
 
 
 def segment_prod(
@@ -56,13 +58,14 @@ def segment_prod(
     unique_indices: bool = False,
     bucket_size: int | None = None,
     mode: Any = None,
+    out_sharding: Any = None,
 ) -> Array:
     """Return the product of each segment; see the module for arguments and errors.
 
     >>> vf.ops.segment_prod(jnp.array([3, 2, 4]), jnp.array([0, 2, 0]))
     Array([12,  1,  2], dtype=int32)
     """
-    return _segment_reduce("segment_prod", data, segment_ids, num_segments, unique_indices, bucket_size, mode)
+    return constrained(_segment_reduce("segment_prod", data, segment_ids, num_segments, unique_indices, bucket_size, mode), out_sharding)
 
 
 def segment_min(
@@ -73,13 +76,14 @@ def segment_min(
     unique_indices: bool = False,
     bucket_size: int | None = None,
     mode: Any = None,
+    out_sharding: Any = None,
 ) -> Array:
     """Return the minimum of each segment; see the module for arguments and errors.
 
     >>> vf.ops.segment_min(jnp.array([3.0, 2.0, 4.0]), jnp.array([0, 2, 0]))
     Array([ 3., inf,  2.], dtype=float32)
     """
-    return _segment_reduce("segment_min", data, segment_ids, num_segments, unique_indices, bucket_size, mode)
+    return constrained(_segment_reduce("segment_min", data, segment_ids, num_segments, unique_indices, bucket_size, mode), out_sharding)
 
 
 def segment_max(
@@ -90,13 +94,14 @@ def segment_max(
     unique_indices: bool = False,
     bucket_size: int | None = None,
     mode: Any = None,
+    out_sharding: Any = None,
 ) -> Array:
     """Return the maximum of each segment; see the module for arguments and errors.
 
     >>> vf.ops.segment_max(jnp.array([3.0, 2.0, 4.0]), jnp.array([0, 1, 0]))
     Array([4., 2.], dtype=float32)
     """
-    return _segment_reduce("segment_max", data, segment_ids, num_segments, unique_indices, bucket_size, mode)
+    return constrained(_segment_reduce("segment_max", data, segment_ids, num_segments, unique_indices, bucket_size, mode), out_sharding)
 
 
 #: By function: the scatter that combines elements, the method of `x.at` for it, and the reduction of buckets.

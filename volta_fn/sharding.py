@@ -371,13 +371,13 @@ def _mesh_with_devices(mesh: AbstractMesh | None, leaves: Sequence[Any]) -> Mesh
     if axes.empty:
         raise ArgumentError("shard_map needs a mesh: pass one, or make one the current one by set_mesh(mesh)")
     if not current.empty:
-        if axes != current.abstract_mesh:
+        if axes.shape_tuple != current.shape_tuple:
             raise ArgumentError(f"shard_map: got {axes}, but the current mesh is {current}: pass that, or set_mesh one with these axes")
         return current
     shardings = [x.sharding if isinstance(x, ConcreteArray) else known_sharding(x) for x in leaves]
-    meshes = [s.mesh for s in shardings if isinstance(s, NamedSharding) and isinstance(s.mesh, Mesh) and s.mesh.abstract_mesh == axes]
-    if meshes:
-        return meshes[0]
+    meshes = [s.mesh for s in shardings if isinstance(s, NamedSharding) and isinstance(s.mesh, Mesh)]
+    if (mesh_of_argument := next((m for m in meshes if m.shape_tuple == axes.shape_tuple), None)) is not None:
+        return mesh_of_argument
     if process_count() > 1 or not any(isinstance(x, Tracer) for x in leaves):
         raise ArgumentError(f"shard_map: {axes} has no devices: set_mesh a Mesh with its axes, or put an argument on it (device_put)")
     return Mesh(np.full(axes.axis_sizes, local_devices()[0]), axes.axis_names, axes.axis_types)

@@ -117,3 +117,12 @@ def test_paths_may_decide_which_nodes_are_leaves() -> None:
     assert [leaf for _, leaf in pairs] == [[1, 2], KEYED] and structure.num_leaves == 2
     mapped = functions.map_with_path(lambda path, x: str(path[0]), {"a": [1, 2], "b": 3}, is_leaf=deep, is_leaf_takes_path=True)
     assert mapped == {"a": "['a']", "b": "['b']"}
+
+
+@pytest.mark.parametrize("prefix, full", [((1, (2, 3)), (1, 2)), ({"a": (1, 2)}, {"a": (1, 2, 3)}), ([1], (1,)), ((1, 2), (1, (2, 3)))])
+def test_what_keeps_a_tree_from_being_a_prefix(prefix: Any, full: Any) -> None:
+    ours, theirs = functions.prefix_errors(prefix, full), jax._src.tree_util.prefix_errors(prefix, full)
+    assert len(ours) == len(theirs)
+    for error in ours:
+        with pytest.raises(ValueError, match="pytree structure error in in_axes: .* differ"):
+            raise error("in_axes")

@@ -29,6 +29,7 @@ from volta_fn.errors import (
     ShapeError,
     TypePromotionError,
 )
+from volta_fn.lazy_imports import load
 from volta_fn.source import is_called_by_user, user_location
 
 # How operands of different dtypes may combine: silently, with a warning, or not.
@@ -185,8 +186,6 @@ class ShapedArray:
     size: int
     #: Whether the dtype is a real floating one.
     is_float: bool
-    #: The sharding of arrays of the type: none.
-    sharding: ClassVar[None] = None
 
     def __new__(cls, shape: Shape, dtype: np.dtype, weak_type: bool = False, *, sharding: None = None) -> ShapedArray:
         try:
@@ -216,6 +215,12 @@ class ShapedArray:
                 aval.is_float = dtype in dtypes.FLOATS
                 _interned.add(key, aval)
         return aval
+
+    @property
+    def sharding(self) -> Any:
+        """The sharding of arrays of the type that are not split: one without axes."""
+        module = load("volta_fn.core.devices.sharding")
+        return module.NamedSharding(module.AbstractMesh((), ()), module.PartitionSpec(*[None] * self.ndim))
 
     def __repr__(self) -> str:
         return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
@@ -294,7 +299,7 @@ class Typed:
 class ShapeDtypeStruct:
     """A shape and a dtype, without values.
 
-    It stands in for an array in `eval_shape`, `make_jaxpr` and `jit(f).lower`. `sharding` is kept, and has no effect.
+    It stands in for an array in `eval_shape`, `make_jaxpr` and `jit(f).lower`, which splits the argument by its `sharding`.
 
     >>> ShapeDtypeStruct((8, 4), "float32")
     ShapeDtypeStruct(shape=(8, 4), dtype=float32)
@@ -334,7 +339,8 @@ class ShapeDtypeStruct:
 
     def __repr__(self) -> str:
         weak = ", weak_type=True" if self.weak_type else ""
-        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{weak})"
+        sharding = "" if self.sharding is None else f", sharding={self.sharding}"
+        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{weak}{sharding})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ShapeDtypeStruct):

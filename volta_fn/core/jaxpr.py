@@ -198,7 +198,9 @@ class ClosedJaxpr:
 
     def replace(self, *, jaxpr: Jaxpr | None = None, consts: Sequence[Array] | None = None, **fields: Any) -> ClosedJaxpr:
         """Return the program with another jaxpr, constants or `fields` of the jaxpr."""
-        return ClosedJaxpr((jaxpr or self.jaxpr).replace(**fields), self.consts if consts is None else consts)
+        program = ClosedJaxpr((jaxpr or self.jaxpr).replace(**fields), self.consts if consts is None else consts)
+        program.shardings = self.shardings
+        return program
 
     def _repr_html_(self) -> str:
         count = len(self.jaxpr.eqns)
@@ -322,6 +324,12 @@ def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:
         elif isinstance(value, tuple):
             programs += [v for v in value if isinstance(v, ClosedJaxpr)]
     return programs
+
+
+@program_cache
+def constraints_of(closed: ClosedJaxpr) -> list[Any]:
+    """Return the shardings that a program, or one in it, splits values by."""
+    return [*closed.shardings.values(), *[s for eqn in closed.eqns for program in sub_jaxprs(eqn.params) for s in constraints_of(program)]]
 
 
 def has_effects(eqn: Equation) -> bool:

@@ -7,7 +7,7 @@ kept with that function. `make_jaxpr` and `eval_shape` show what tracing gives.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ContextDecorator, ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar, overload
@@ -16,8 +16,9 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, as_value, aval_of, brief, conversion
+from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, constraints_of
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import (
     EVAL,
@@ -34,7 +35,7 @@ from volta_fn.core.trace import (
 )
 from volta_fn.dtypes import ExtendedDType
 from volta_fn.errors import ArgumentError, ArgumentTypeError, GradientError, RefError
-from volta_fn.lazy_imports import deferred
+from volta_fn.lazy_imports import deferred, load
 from volta_fn.settings import current as settings
 from volta_fn.source import Position, current_scope, in_scope, parameter_names, user_code_position
 
@@ -219,6 +220,11 @@ class JaxprTracer(Tracer):
         super().__init__(trace, var.aval)
         self._var = var
         self._label = label
+
+    def constrain(self, sharding: Any) -> JaxprTracer:
+        """Let the program split the value."""
+        self._trace.builder.shardings[self._var] = sharding  # type: ignore[attr-defined]  # of all traces that make programs
+        return self
 
     def origin(self) -> str:
         """Name the argument, or the user's line that computed the value."""
@@ -457,6 +463,8 @@ def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:
     jaxpr = closed.jaxpr
     env: dict[Var, Array] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
+    if constraints := closed.shardings:
+        _constrain(env, jaxpr.invars, constraints)
     process = current_trace().process
     token = current_position.set(None)
     try:
@@ -468,9 +476,18 @@ def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:
                 env.update(zip(eqn.outvars, result, strict=True))
             else:
                 env[eqn.outvars[0]] = result
+            if constraints:
+                _constrain(env, eqn.outvars, constraints)
     finally:
         current_position.reset(token)
     return [v.val if type(v) is Literal else env[v] for v in jaxpr.outvars]  # type: ignore[index]  # mypy keeps the union
+
+
+def _constrain(env: dict[Var, Array], variables: Sequence[Var], shardings: Mapping[Var, Any]) -> None:
+    """Split the values of variables between devices as a program says."""
+    for v in variables:
+        if v in shardings:
+            env[v] = constrained(env[v], shardings[v])
 
 
 # What users trace: `make_jaxpr` and `eval_shape`.
@@ -549,7 +566,13 @@ def _program_and_shapes(fun: Callable[..., Any], args: Sequence[Any], kwargs: di
     flat = FlatFunction(fun, in_tree)
     labels = argument_labels(fun, in_tree)
     closed = trace_to_jaxpr(flat, [aval_of(x) for x in leaves], function_name(fun), labels)
-    return closed, tree.unflatten(flat.out_tree, [ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in closed.out_avals])
+    shardings: list[Any] = [None] * len(closed.outvars)
+    if constraints_of(closed):
+        shardings = load("volta_fn.core.devices.propagation").program_shardings(closed, [None] * len(closed.invars))
+    shapes = [
+        ShapeDtypeStruct(a.shape, a.dtype, sharding=s, weak_type=a.weak_type) for a, s in zip(closed.out_avals, shardings, strict=True)
+    ]
+    return closed, tree.unflatten(flat.out_tree, shapes)
 
 
 # Blocks and functions with names, and blocks that compute while tracing.

@@ -188,6 +188,10 @@ class Tracer(Array):
         """Describe where this tracer comes from."""
         return f"a value traced by {type(self._trace).__name__}"
 
+    def constrain(self, sharding: Any) -> Tracer:
+        """Return the value with its arrays, or its variable, split by a sharding."""
+        return self
+
     def block_until_ready(self) -> Tracer:
         """Return self: there is nothing to wait for while tracing."""
         return self

@@ -224,6 +224,19 @@ def flatten_axes(name: str, treedef: Any, axis_tree: Any, **options: Any) -> lis
     return tree.broadcast_prefix(axis_tree, dummies, is_leaf=lambda x: x is None)
 
 
+def prefix_errors(prefix_tree: Any, full_tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Callable[[str], ValueError]]:
+    """Return what keeps a tree from being a prefix of another.
+
+    It is the first difference, as a function that makes an error from the name of the argument; nothing for a prefix.
+    """
+    try:
+        tree.broadcast_prefix(prefix_tree, full_tree, is_leaf)
+    except TreeError as error:
+        message = error.args[0]
+        return [lambda name: TreeError(f"pytree structure error in {name}: {message}")]
+    return []
+
+
 def donation_vector(donate_argnums: Sequence[int], donate_argnames: Sequence[str], in_tree: Any) -> tuple[bool, ...]:
     """Return for each leaf of `(args, kwargs)` whether its argument is donated."""
     args, kwargs = tree.unflatten(in_tree, list(range(in_tree.num_leaves)))

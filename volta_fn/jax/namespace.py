@@ -277,9 +277,11 @@ class Namespace(ModuleType):
             first, dot, rest = home.partition(".")
             module = load(f"{self._root}{dot}{rest}" if first == self._path.partition(".")[0] else home)
             return getattr(module, original) if original else module
-        raise AttributeError(
-            f"module {self._path!r} has no attribute {name!r} in volta_fn, and none in JAX {VERSION} (docs/jax_names.md counts its names)"
-        )
+        is_private = any(part.startswith("_") for part in path.split("."))
+        in_jax = f"and none in JAX {VERSION} (docs/jax_names.md counts its names)"
+        if is_private:
+            in_jax = "whose private modules have only those names of JAX's that libraries read"
+        raise AttributeError(f"module {self._path!r} has no attribute {name!r} in volta_fn, {in_jax}")
 
     def __dir__(self) -> list[str]:
         entry: Entry = self._entry

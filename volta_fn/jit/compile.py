@@ -37,8 +37,7 @@ class OtherContextError(Exception):
 
 def mesh_key() -> tuple[Any, ...]:
     """Return the current mesh as an entry of keys, and note that it was read."""
-    mesh = read_mesh()
-    return ((mesh, mesh and mesh.axis_types),)
+    return (read_mesh(),)
 
 
 @dataclass(slots=True)

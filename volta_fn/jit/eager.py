@@ -15,7 +15,7 @@ from volta_fn.core.arrays.array import ArraySpec, ConcreteArray, alias, array_sp
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import LruCache, clear_all
 from volta_fn.core.devices.device import Device, current_default_device, find_device
-from volta_fn.core.jaxpr import devices_of, sub_jaxprs
+from volta_fn.core.jaxpr import constraints_of, devices_of, sub_jaxprs
 from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError
@@ -110,14 +110,22 @@ def eager_kernel(
     if primitive.holds_programs and any(map(devices_of, sub_jaxprs(params))):
         on_all: Callable[..., Any] = SHARDED.kernel_on_all_devices(primitive, args, params)
         return on_all
-    if any(a.device.sharding is not None for a in args):
+    constrains = primitive.holds_programs and any(map(constraints_of, sub_jaxprs(params)))
+    if constrains or any(a.device.sharding is not None for a in args):
         sharded: Callable[..., Any] = SHARDED.sharded_kernel(primitive, args, params)
         return sharded
+    return single_device_kernel(primitive, args, params, cache)
+
+
+def single_device_kernel(
+    primitive: Primitive, args: Sequence[Any], params: dict[str, Any], cache: dict[Any, Any] | None = None
+) -> Callable[..., Any]:
+    """Make such a function for arrays that are not split between devices."""
     avals = tuple([a.aval for a in args])
     device = common_device(args)
     out_avals = primitive.abstract(*avals, **params)
     if any(a.device is not device for a in args):
-        run = eager_kernel(primitive, on_device(args, device), params)
+        run = single_device_kernel(primitive, on_device(args, device), params)
         return lambda *args: run(*on_device(args, device))
     if (settings.sees_results or settings.disable_jit) and (in_python := _INTERPRET.structured(primitive, params, device)) is not None:
         return in_python

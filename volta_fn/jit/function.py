@@ -10,10 +10,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 from volta_fn import tree
-from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import current_default_device, find_device, local_devices
-from volta_fn.core.jaxpr import devices_of
+from volta_fn.core.jaxpr import constraints_of, devices_of
 from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, positions_of_refs, read_all, with_refs_at, write_all
 from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, describe_data, function_name, leaf_structure, wraps
 from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
@@ -320,7 +320,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     def _run(self, traced: TracedProgram, request: Request, values: Sequence[Any]) -> Any:
         """Run a program, and let the next call like this one find it by its types."""
         check_usable(values)
-        if traced.jaxpr.shardings or any(v.device.sharding is not None for v in values) or devices_of(traced.jaxpr):
+        if constraints_of(traced.jaxpr) or any(v.device.sharding is not None for v in values) or devices_of(traced.jaxpr):
             run = SHARDED.sharded_program(traced, values)
         else:
             device = common_device(values)
@@ -361,7 +361,9 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         request = Request(self._fun, self._options, args, kwargs)
         request.leaves, request.in_tree = describe_data(request.leaves, request.in_tree)
         avals = [_abstract(x) for x in request.leaves]
-        traced = trace_function(request.function, request.in_tree, avals, function_name(self._fun))
+        shardings = [_sharding(x) for x in request.leaves]
+        function = SHARDED.with_argument_shardings(request.function, shardings) if any(shardings) else request.function
+        traced = trace_function(function, request.in_tree, avals, function_name(self._fun))
         traced.donate(request.donated(), request.in_tree)
         public: PublicTraced = load("volta_fn.jit.stages").Traced(traced, request.in_tree, current_default_device())
         return public
@@ -384,6 +386,13 @@ def _abstract(value: Any) -> ShapedArray:
     if isinstance(value, ShapeDtypeStruct):
         return ShapedArray(value.shape, value.dtype, value.weak_type)
     return as_value(value).aval
+
+
+def _sharding(value: Any) -> Any:
+    """Return the sharding of an array, or of a described one, if it is split."""
+    if isinstance(value, ShapeDtypeStruct):
+        return value.sharding if hasattr(value.sharding, "spec") else None
+    return value.device.sharding if isinstance(value, ConcreteArray) else None
 
 
 # Calls of jitted functions that use mutable references.

@@ -184,6 +184,8 @@ def _first(function: Callable[..., Any], args: Any, kwargs: Any, arrays: Sequenc
         return function(*args, **kwargs)
 
     device = common_device(arrays)
+    if any(a.device.sharding is not None for a in arrays):  # each step splits its results
+        return call_directly
     if device.platform != "cpu" or device.backend.target is None or current_default_device() is not device:
         return call_directly
     make = _ProgramMaker(function, args, kwargs, arrays, device) if arrays else _CopyMaker(device, lambda: function(*args, **kwargs))

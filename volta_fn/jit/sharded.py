@@ -14,11 +14,12 @@ from volta_fn import tree
 from volta_fn.core.arrays.array import DELETED, Array, ConcreteArray, array_spec
 from volta_fn.core.devices.device_world import DeviceProgram
 from volta_fn.core.devices.placement import on_home_device, split
-from volta_fn.core.devices.sharding import Sharding, equation_shardings, program_shardings
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, devices_of
+from volta_fn.core.devices.propagation import equation_shardings, on_one_mesh, result_shardings
+from volta_fn.core.devices.sharding import Sharding
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, constraints_of, devices_of, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.jit.compile import TracedProgram, compiled_once, gc_paused, with_wide_inputs
-from volta_fn.jit.eager import PIPELINE, common_device, eager_kernel, on_device
+from volta_fn.jit.eager import PIPELINE, common_device, on_device, single_device_kernel
 
 
 def shardings_of(arrays: Sequence[Any]) -> list[Any]:
@@ -35,10 +36,13 @@ def sharded_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, 
     """Make a function that runs a primitive on arrays like these, some of them split."""
     unsharded = [on_home_device(a) for a in args]
     device = common_device(unsharded)
-    run = eager_kernel(primitive, on_device(unsharded, device), params)
+    run = single_device_kernel(primitive, on_device(unsharded, device), params)
     result_avals = primitive.abstract(*[a.aval for a in args], **params)
     out_avals = result_avals if primitive.multiple_results else (result_avals,)
-    out_shardings = equation_shardings(primitive, params, [a.aval for a in args], out_avals, shardings_of(args))
+    shardings = shardings_of(args)
+    constraints = [s for program in sub_jaxprs(params) for s in constraints_of(program)] if primitive.holds_programs else []
+    results = equation_shardings(primitive, params, [a.aval for a in args], out_avals, shardings)
+    out_shardings = on_one_mesh(results, [*shardings, *constraints])
 
     def call(*args: Any) -> Any:
         results = run(*on_device([on_home_device(a) for a in args], device))
@@ -70,7 +74,7 @@ def sharded_program(traced: TracedProgram, values: Sequence[Any]) -> Callable[[S
         return lambda args: tree.unflatten(traced.out_tree, on_all(with_wide_inputs(args, traced)))
     device = common_device([on_home_device(v) for v in values])
     run = compiled_once(traced, device)
-    out_shardings = program_shardings(traced.jaxpr, [*shardings_of(values), *[None] * len(traced.wide_inputs)])
+    out_shardings = result_shardings(traced.jaxpr, [*shardings_of(values), *[None] * len(traced.wide_inputs)])
     donated_specs = [(i, array_spec(v.aval, v.device).donated) for i, v in enumerate(values) if traced.donated[i]]
 
     def call(args: Sequence[Any]) -> Any:

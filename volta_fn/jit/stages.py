@@ -19,12 +19,14 @@ from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, check_option
 from volta_fn.core.devices.device import Device, devices
 from volta_fn.core.devices.device_world import first_described
+from volta_fn.core.devices.propagation import result_shardings
+from volta_fn.core.devices.sharding import SingleDeviceSharding
 from volta_fn.core.dimension import is_symbolic_dim
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, devices_of, format_jaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, constraints_of, devices_of, format_jaxpr
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ExecutionError, OutOfMemoryError, TracerError
 from volta_fn.jit.compile import TracedProgram, compile_for, cost_of
-from volta_fn.jit.eager import PIPELINE, check_usable
+from volta_fn.jit.eager import PIPELINE, SHARDED, check_usable
 from volta_fn.lazy_imports import load
 from volta_fn.settings import current as settings
 from volta_fn.targets.wgsl.program_plan import ProgramPlan, plan_program
@@ -370,7 +372,20 @@ class _Stage:
     @property
     def out_info(self) -> Any:
         """The results' shapes and dtypes, as a pytree of `ShapeDtypeStruct`."""
-        return tree.unflatten(self._traced.out_tree, [struct_of(a) for a in self._traced.jaxpr.out_avals])
+        avals = self._traced.jaxpr.out_avals
+        return tree.unflatten(self._traced.out_tree, [struct_of(a, s) for a, s in zip(avals, self._out_shardings(), strict=True)])
+
+    def _in_shardings(self) -> list[Any]:
+        """Return the sharding of each argument that the program splits, else None."""
+        jaxpr = self._traced.jaxpr
+        return [jaxpr.shardings.get(v) for v in jaxpr.invars]
+
+    def _out_shardings(self) -> list[Any]:
+        """Return the sharding of each result that is split, else None."""
+        closed = self._traced.jaxpr
+        if not constraints_of(closed):
+            return [None] * len(closed.outvars)
+        return list(result_shardings(closed, self._in_shardings()))
 
     @property
     def out_avals(self) -> Any:
@@ -561,6 +576,8 @@ class Compiled(_Stage):
         self._lowered = lowered
         self._run: Callable[..., Any] = compile_for(self._traced, self._device).run
         self._wanted = [(a.shape, a.dtype) for a in self._arguments]
+        self._is_split = bool(constraints_of(self._traced.jaxpr))
+        self._run_by_shardings: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program."""
@@ -574,9 +591,31 @@ class Compiled(_Stage):
                 "Transform the function itself, or its jit, and call the compiled one with arrays."
             )
         check_usable(values)
-        return self._run(values)
+        shardings = tuple([v.device.sharding for v in values])
+        if not self._is_split and not any(shardings):
+            return self._run(values)
+        run = self._run_by_shardings.get(shardings)
+        if run is None:
+            run = self._run_by_shardings[shardings] = SHARDED.sharded_program(self._traced, values)
+        return run(values)
 
     call = __call__
+
+    @property
+    def input_shardings(self) -> Any:
+        """The sharding of each argument, as ``(args, kwargs)``.
+
+        >>> import volta_fn as vf
+        >>> vf.jit(lambda x: x + 1).lower(1.0).compile().input_shardings
+        ((SingleDeviceSharding(device=CpuDevice(id=0)),), {})
+        """
+        shardings = self._in_shardings()[len(self._traced.captured) :]
+        return tree.unflatten(self.in_tree, [s or SingleDeviceSharding(self._device) for s in shardings[: len(self._arguments)]])
+
+    @property
+    def output_shardings(self) -> Any:
+        """The sharding of each result, as a pytree."""
+        return tree.unflatten(self._traced.out_tree, [s or SingleDeviceSharding(self._device) for s in self._out_shardings()])
 
     def _difference(self, structure: tree.TreeDef, values: Sequence[Array]) -> str:
         """Say for which arguments the function was compiled, and which others it got."""
@@ -622,6 +661,6 @@ class MemoryAnalysis(NamedTuple):
     alias_size_in_bytes: int = 0
 
 
-def struct_of(aval: ShapedArray) -> ShapeDtypeStruct:
+def struct_of(aval: ShapedArray, sharding: Any) -> ShapeDtypeStruct:
     """Return the public description of an aval."""
-    return ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+    return ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=aval.weak_type)

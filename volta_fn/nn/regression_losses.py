@@ -119,8 +119,8 @@ def gaussian_nll_loss(
     Args:
         means: of the distributions.
         targets: of the same shape, or one number for all.
-        variances: broadcast to the shape of the means. Those below `eps` count as `eps`, with gradients as if they were not; a
-            negative one gives NaN.
+        variances: one for each row if they have the means' shape without the last axis, as in PyTorch; others are broadcast to the
+            shape of the means. Those below `eps` count as `eps`, with gradients as if they were not; a negative one gives NaN.
         full: whether to add the constant log(2π)/2.
         eps: the least variance.
         reduction: as for `mse_loss`.
@@ -130,6 +130,8 @@ def gaussian_nll_loss(
     """
     dtype, (x, y, variance) = real_operands("gaussian_nll_loss", means, targets, variances)
     check_pair("gaussian_nll_loss", x, y)
+    if variance.shape == x.shape[:-1] and x.ndim > 1:
+        variance = vnp.expand_dims(variance, -1)
     check_broadcasts("gaussian_nll_loss", "variances", variance, x.shape)
     least = variance + stop_gradient(vnp.maximum(variance, eps) - variance)
     spread = vnp.where(variance < 0, math.nan, least)

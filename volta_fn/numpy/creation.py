@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, as_value, brief, from_host, unmasked, wrap
-from volta_fn.core.arrays.memory import constrained, device_put, dlpack_values
+from volta_fn.core.arrays.memory import constrained, device_put, dlpack_values, split_like
 from volta_fn.core.aval import ShapedArray, as_integer, canonical_shape
 from volta_fn.core.devices.device import Device, find_device
 from volta_fn.core.dimension import is_symbolic, max_dim
@@ -260,7 +260,8 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, 
     weak = dtype is None and getattr(like, "weak_type", False)
     size = like.shape if shape is None else canonical_shape(shape)
     value = array(fill_value, dtype_or(dtype, dtypes.as_dtype(like.dtype)), device=device)
-    return constrained(broadcast_to(lax.convert_element_type(value, value.dtype, weak), size), out_sharding)
+    filled = broadcast_to(lax.convert_element_type(value, value.dtype, weak), size)
+    return split_like(filled, like) if device is out_sharding is None and size == like.shape else constrained(filled, out_sharding)
 
 
 @fused

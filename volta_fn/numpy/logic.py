@@ -25,6 +25,7 @@ from volta_fn.numpy.arguments import (
     operand,
     promote,
     promote_inexact,
+    promote_numeric,
 )
 from volta_fn.numpy.arithmetic import imag, is_infinite
 from volta_fn.numpy.creation import asarray
@@ -39,7 +40,16 @@ bitwise_and: Callable[..., Array] = promoted(lax.bitwise_and, "bitwise_and", "Re
 bitwise_or: Callable[..., Array] = promoted(lax.bitwise_or, "bitwise_or", "Return the bits set in x or y.")
 bitwise_xor: Callable[..., Array] = promoted(lax.bitwise_xor, "bitwise_xor", "Return the bits set in exactly one of x and y.")
 bitwise_not = promoted(lax.bitwise_not, "bitwise_not", "Return the bits not set in x.")
-left_shift = promoted(lax.shift_left, "left_shift", "Shift the bits of x left by y.")
+
+
+@fused
+def left_shift(x: Any, y: Any, /) -> Array:
+    """Shift the bits of x left by y.
+
+    >>> jnp.left_shift(jnp.array([1, 3]), 2)
+    Array([ 4, 12], dtype=int32)
+    """
+    return operators.left_shift(*promote_numeric("left_shift", x, y))
 
 
 @fused
@@ -49,7 +59,7 @@ def right_shift(x: Any, y: Any, /) -> Array:
     >>> jnp.right_shift(jnp.array([16, -16]), 2)
     Array([ 4, -4], dtype=int32)
     """
-    return operators.right_shift(*promote("right_shift", x, y))
+    return operators.right_shift(*promote_numeric("right_shift", x, y))
 
 
 @fused
@@ -59,7 +69,7 @@ def bitwise_count(x: Any, /) -> Array:
     >>> jnp.bitwise_count(jnp.array([7, -1, 0]))
     Array([3, 1, 0], dtype=uint8)
     """
-    value = operand("bitwise_count", "x", x)
+    (value,) = promote_numeric("bitwise_count", x)
     return lax.convert_element_type(lax.population_count(_magnitude(value)), np.uint8)
 
 

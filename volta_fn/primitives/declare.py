@@ -493,6 +493,16 @@ def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -
     return [to_dtype(a, dtype, weak) for a in args]
 
 
+def promote_numbers(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -> list[Array]:
+    """Promote operands to one dtype of `allowed`, and booleans to int32."""
+    if all(isinstance(a, bool) or getattr(a, "dtype", None) == _BOOL for a in args):
+        args = [to_dtype(as_value(a), _INT32) for a in args]
+    return promote_args(name, args, allowed)
+
+
+_BOOL, _INT32 = np.dtype(np.bool_), np.dtype(np.int32)
+
+
 def _remember(x: Any, y: Any, operands: Sequence[Any]) -> None:
     """Cache the array of a Python number, if the other operand was not converted."""
     a, b = operands

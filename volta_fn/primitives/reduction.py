@@ -14,6 +14,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Primitive, Reduction, RuleOf, Zero
 from volta_fn.core.trace import bind, current_trace
@@ -190,15 +191,17 @@ reduce_sum_p = linear_primitive(
 )
 
 
-def reduce_sum(operand: Any, axes: Sequence[int]) -> Array:
+def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Array:
     """Return the sum of the elements along `axes`.
 
-    float16 and bfloat16 accumulate in float32.
+    float16 and bfloat16 accumulate in float32. `out_sharding` is how the result is split between devices.
 
     >>> import volta_fn as vf
     >>> vf.lax.reduce_sum(vf.numpy.ones((2, 3)), (1,))
     Array([3., 3.], dtype=float32)
     """
+    if out_sharding is not None:
+        return constrained(reduce_sum(operand, axes), out_sharding)
     value = as_value(operand)
     reduced_axes = canonical_axes(tuple(axes), value.ndim)
     if not reduced_axes:

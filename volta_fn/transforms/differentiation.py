@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.core.arrays.array import Array, ConcreteArray, alias, from_host
+from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import Device, current_default_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
@@ -136,6 +137,10 @@ class JVPTracer(DifferentiatedTracer):
         self.aval = primal.aval
         self.primal = primal
         self.tangent = tangent
+
+    def constrain(self, sharding: Any) -> JVPTracer:
+        """Return the value with its primal split."""
+        return JVPTracer(self._trace, constrained(self.primal, sharding), self.tangent)
 
     def __repr__(self) -> str:
         return f"Traced<{self.aval}>with<JVP, primal={self.primal!r}>"

@@ -113,6 +113,10 @@ class RecordedTracer(DifferentiatedTracer):
         """The tangent: a value of the linear program, or `Zero`."""
         return self._trace.value(self).tangent
 
+    def constrain(self, sharding: Any) -> Any:
+        """Return the value, which is computed now, with its primal split."""
+        return self._trace._adopt(self._trace.value(self).constrain(sharding))
+
     def __repr__(self) -> str:
         return repr(self._trace.value(self)) if self._trace.alive else super().__repr__()
 

@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
+from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
 from volta_fn.core.primitive import AxisData, Primitive, RuleTable
@@ -216,6 +217,13 @@ class BatchTracer(Tracer):
     def origin(self) -> str:
         """Describe where this tracer comes from."""
         return f"a value mapped by vmap, of which there are {self.stacked.shape[self.dim]} at once"
+
+    def constrain(self, sharding: Any) -> BatchTracer:
+        """Return the value with its dimensions split, but not that of the examples."""
+        entries = list(sharding.spec)
+        if self.dim < len(entries):
+            entries.insert(self.dim, None)
+        return BatchTracer(self._trace, constrained(self.stacked, sharding.update(spec=entries)), self.dim)
 
 
 class BatchTrace(Trace):

@@ -72,3 +72,12 @@ def test_variances_below_the_least_count_as_the_least_and_still_learn():
 def test_wrong_arguments_are_named(call, words):
     with pytest.raises(ArgumentError, match=words):
         call()
+
+
+@pytest.mark.parametrize("shape, of_variances", [((4, 3), (4,)), ((4, 4), (4,)), ((2, 3, 3), (2, 3)), ((3, 3), (3, 1)), ((4,), (4,))])
+def test_gaussian_variances_of_rows(shape: tuple[int, ...], of_variances: tuple[int, ...]) -> None:
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(2, *shape)).astype(np.float32)
+    variances = random.uniform(0.5, 2, of_variances).astype(np.float32)
+    expected = F.gaussian_nll_loss(*map(torch.tensor, (x, y, variances)), reduction="none")
+    np.testing.assert_allclose(nn.gaussian_nll_loss(x, y, variances, reduction="none"), expected, rtol=1e-5, atol=1e-6)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import jax.scipy.special
@@ -305,6 +308,36 @@ def test_hypergeometric_functions_of_special_arguments() -> None:
     for a in (-2.0, -7.0, 2.5):
         np.testing.assert_allclose(special.hyp1f1(np.full(4, a), a, x), np.exp(x), rtol=1e-14)
     assert special.hyp1f1(np.float32(0), 0.0, 2.0) == 1.0
+
+
+def hypergeometric_sum(tops: Sequence[float], bottom: float, x: float) -> float:
+    """Return the sum of its definition: it ends with a top's zero, or is infinite with the sign of the term at a pole."""
+    term = total = Fraction(1)
+    for k in range(40):
+        top = math.prod([Fraction(a) + k for a in tops]) * Fraction(x)
+        if not top:
+            return float(total)
+        if not Fraction(bottom) + k:
+            return math.copysign(math.inf, term * top)
+        term *= top / ((Fraction(bottom) + k) * (k + 1))
+        total += term
+    return float(total)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("x", [0.5, -0.5, 0.0, 0.95, -3.0])
+def test_hypergeometric_functions_at_poles(x: float) -> None:
+    ends = [-3.0, -2.0, -1.0, 0.5, 1.0]
+    for c in (-2.0, -1.0):
+        tops = np.array([a for a in ends if a != c])  # there it is e^x
+        expected = [hypergeometric_sum([a], c, x) for a in tops]
+        np.testing.assert_allclose(special.hyp1f1(tops, np.full_like(tops, c), np.full_like(tops, x)), expected, rtol=1e-14)
+        a, b = np.array(list(itertools.product(ends, ends))).T
+        sums = np.array([hypergeometric_sum(pair, c, x) for pair in zip(a, b, strict=True)])
+        expected = np.where(np.isinf(sums), np.inf, sums)  # JAX and SciPy have inf for either sign
+        np.testing.assert_allclose(special.hyp2f1(a, b, np.full_like(a, c), np.full_like(a, x)), expected, rtol=1e-13, atol=1e-15)
+    assert special.hyp1f1(-2.0, 0.0, x) == special.hyp1f1(1.0, 0.0, x) == np.inf
+    assert special.hyp2f1(-2.0, 1.0, 0.0, x) == (1.0 if x == 0 else np.inf)
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,15 @@ from volta_fn.compiler.passes.dce import communicates, with_positions
 from volta_fn.core.arrays.array import ConcreteArray
 from volta_fn.core.devices.device import Device
 from volta_fn.core.devices.placement import moved, same_placement
-from volta_fn.core.devices.sharding import Mesh, NamedSharding, PartitionSpec, program_shardings
+from volta_fn.core.devices.propagation import program_shardings
+from volta_fn.core.devices.sharding import Mesh, NamedSharding, PartitionSpec
 from volta_fn.core.jaxpr import (
     Atom,
     ClosedJaxpr,
     Equation,
     Jaxpr,
     Var,
+    constraints_of,
     dce_jaxpr,
     inline_calls,
     process_axes,
@@ -102,7 +104,7 @@ class _Localisation:
     """The rewriting of a program for shards."""
 
     def __init__(self, closed: ClosedJaxpr, devices: tuple[Device, ...], shardings: tuple[NamedSharding | None, ...]) -> None:
-        is_asked = closed.shardings or any(s is not None for s in shardings) or any(c.device.sharding is not None for c in closed.consts)
+        is_asked = constraints_of(closed) or any(s is not None for s in (*shardings, *[c.device.sharding for c in closed.consts]))
         self._asked = program_shardings(closed, shardings) if is_asked else [None] * len(closed.out_avals)
         self._flat = inline_calls(closed, of=jit_p)
         self._devices, self._shardings = devices, shardings

@@ -15,7 +15,7 @@ import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, unmasked, wrap
-from volta_fn.core.aval import ShapedArray
+from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import Device, MemorySpace, find_device
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ExportError, ShapeError
@@ -165,6 +165,13 @@ def constrained(x: T, sharding: Any) -> T:
         return x
     result: T = load("volta_fn.core.devices.placement").with_sharding_constraint(x, sharding)
     return result
+
+
+def split_like(x: T, template: Any) -> T:
+    """Return an array, split as another one of its shape is."""
+    if type(template) is ConcreteArray:
+        return constrained(x, template.device.sharding)
+    return constrained(x, template.sharding) if isinstance(template, ShapeDtypeStruct) else x
 
 
 def device_get(x: Any) -> Any:

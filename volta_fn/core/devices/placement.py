@@ -18,6 +18,7 @@ from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, 
 from volta_fn.core.arrays.memory import device_put
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import Device, process_rank
+from volta_fn.core.devices.propagation import tracer_sharding
 from volta_fn.core.devices.sharding import (
     AbstractMesh,
     AxisType,
@@ -25,9 +26,7 @@ from volta_fn.core.devices.sharding import (
     PartitionSpec,
     Sharding,
     SingleDeviceSharding,
-    get_abstract_mesh,
     get_mesh,
-    tracer_sharding,
 )
 from volta_fn.core.staging import JaxprTracer
 from volta_fn.core.trace import Tracer
@@ -42,7 +41,7 @@ class PlacedAval(ShapedArray):
     """A type that also says how arrays are split, and along which axes values vary."""
 
     __slots__ = ("sharding", "vma")
-    sharding: Any  # type: ignore[misc]  # a class variable of types without one
+    sharding: Any
     vma: frozenset[Any]
 
     def __new__(cls, aval: ShapedArray, sharding: Any, vma: Sequence[Any]) -> PlacedAval:
@@ -58,7 +57,7 @@ class PlacedAval(ShapedArray):
         return ManualAxisType(self.vma)
 
     def __repr__(self) -> str:
-        spec = PartitionSpec() if self.sharding is None else self.sharding.spec
+        spec = self.sharding.spec
         names = ["".join(map(str, spec.axes_of(i))) if len(spec.axes_of(i)) < 2 else _listed(spec.axes_of(i)) for i in range(self.ndim)]
         sizes = [f"{size}@{name}" if name else str(size) for size, name in zip(self.shape, names, strict=True)]
         plain = ShapedArray.__repr__(self)
@@ -81,17 +80,17 @@ def _listed(names: Sequence[Any]) -> str:
 def placed_aval(x: Any) -> ShapedArray | None:
     """Return the type of a value that is split, or varies along axes; None for others."""
     if isinstance(x, Array) and (sharding := known_sharding(x)) is not None:
-        return PlacedAval(x.aval, explicit_axes_of(sharding), ())
+        return PlacedAval(x.aval, explicit_axes_of(sharding, x.ndim), ())
     if isinstance(x, Tracer) and (names := _varying(x)):
-        return PlacedAval(x.aval, None, names)
+        return PlacedAval(x.aval, x.aval.sharding, names)
     return None
 
 
-def explicit_axes_of(sharding: NamedSharding) -> NamedSharding:
+def explicit_axes_of(sharding: NamedSharding, ndim: int) -> NamedSharding:
     """Return the part of a sharding that types show: explicit axes."""
     mesh, spec = sharding.mesh, sharding.spec
     explicit = {n for n, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit}
-    explicit_names = [tuple([name for name in spec.axes_of(i) if name in explicit]) for i in range(len(spec))]
+    explicit_names = [tuple([name for name in spec.axes_of(i) if name in explicit]) for i in range(ndim)]
     return NamedSharding(mesh.abstract_mesh, PartitionSpec(*explicit_names))
 
 
@@ -331,9 +330,8 @@ def split(value: Array, sharding: Sharding) -> Array:
     Of a traced one, the results of its program show it. Raises `ShapeError` if the mesh's axes do not divide the dimensions.
     """
     sharding.shard_shape(value.shape)
-    recorded = getattr(value, "primal", value) if isinstance(value, Tracer) else value  # of a value that is differentiated, too
-    if isinstance(recorded, JaxprTracer) and isinstance(sharding, NamedSharding):
-        recorded._trace.builder.shardings[recorded._var] = sharding  # type: ignore[attr-defined]  # of all traces that make programs
+    if isinstance(value, Tracer) and isinstance(sharding, NamedSharding):
+        return value.constrain(sharding)
     if not isinstance(value, ConcreteArray):
         return value
     device = group_of(sharding)
@@ -403,8 +401,9 @@ def sharding_for(placement: Any) -> Sharding:
                 f"{placement} is of a mesh's axes, but no mesh is set: NamedSharding(mesh, {placement}), or `with mesh:` around it"
             )
         return NamedSharding(mesh, placement)
-    if isinstance(placement, NamedSharding) and isinstance(placement.mesh, AbstractMesh) and placement.mesh == get_abstract_mesh():
-        return NamedSharding(get_mesh(), placement.spec)
+    if isinstance(placement, NamedSharding) and isinstance(placement.mesh, AbstractMesh):
+        mesh = get_mesh()
+        placement = NamedSharding(mesh, placement.spec) if placement.mesh.shape_tuple == mesh.shape_tuple else placement
     if not isinstance(placement, Sharding):
         raise ArgumentTypeError(
             f"a placement is a device, its name, such as 'gpu:1', or a sharding, such as NamedSharding(mesh, P('x')); got {placement!r:.60}"

@@ -10,17 +10,13 @@ import copy
 import enum
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from volta_fn.core.aval import ShapedArray, broadcasts_to
 from volta_fn.core.devices.device import Device, devices, find_device, process_rank, set_mesh_compiler
-from volta_fn.core.jaxpr import ClosedJaxpr, Literal
-from volta_fn.core.primitive import Primitive
-from volta_fn.core.staging import JaxprTracer
 from volta_fn.core.trace import ProcessGrid, current_mesh, read_mesh
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 from volta_fn.lazy_imports import load
@@ -146,7 +142,7 @@ class AbstractMesh(_Axes):
     devices = device_ids = is_multi_process = local_devices = local_mesh = property(_refuse, doc="None: raises `ArgumentError`.")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, AbstractMesh) and (other.axis_sizes, other.axis_names) == (self.axis_sizes, self.axis_names)
+        return isinstance(other, AbstractMesh) and (other.shape_tuple, other.axis_types) == (self.shape_tuple, self.axis_types)
 
     def __hash__(self) -> int:
         return hash((self.axis_sizes, self.axis_names))
@@ -216,7 +212,8 @@ class Mesh(_Axes):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mesh):
             return NotImplemented
-        return self.axis_names == other.axis_names and np.array_equal(self.devices, other.devices)
+        names_and_types = (self.axis_names, self.axis_types) == (other.axis_names, other.axis_types)
+        return names_and_types and np.array_equal(self.devices, other.devices)
 
     def __hash__(self) -> int:
         return hash((self.axis_names, self.devices.shape, tuple(self.devices.flat)))
@@ -287,6 +284,8 @@ def make_mesh(
         axis_names, axis_shapes = list(axis_shapes), list(axis_shapes.values())
     if axis_names is None:
         raise ArgumentError(f"make_mesh: the axes of the shape {tuple(axis_shapes)} need names: make_mesh({{name: size, …}})")
+    if not all(isinstance(size, (int, np.integer)) for size in axis_shapes):
+        raise ArgumentTypeError(f"make_mesh: the sizes of the axes are integers, got {tuple(axis_shapes)}")
     device_count = math.prod(axis_shapes)
     if device_count > len(available):
         raise DeviceError(
@@ -361,7 +360,7 @@ class PartitionSpec:
         return PartitionSpec(*partitions, unreduced=axes[0], reduced=axes[1])
 
     def __eq__(self, other: object) -> bool:
-        return self.partitions == (other.partitions if isinstance(other, PartitionSpec) else other)
+        return isinstance(other, PartitionSpec) and self.partitions == other.partitions
 
     def __hash__(self) -> int:
         return hash(self.partitions)
@@ -597,168 +596,3 @@ class NamedSharding(Sharding):
 
     def __repr__(self) -> str:
         return f"NamedSharding(mesh={self.mesh!r}, spec={self.spec!r})"
-
-
-# Propagation: from the shardings of operands to those of results.
-#
-# Rules go by the names of dimensions: a dimension of a result is split as the dimensions of operands that it comes from are. Where
-# nothing follows, it is not split. A program's own constraints (`with_sharding_constraint`) take precedence.
-
-#: For each dimension, the names of the axes that split it.
-Names = list[tuple[Any, ...]]
-#: (parameters, types of the operands, type of the result, names of each operand) -> names of the result
-Rule = Callable[[Mapping[str, Any], Sequence[ShapedArray], ShapedArray, Sequence[Names]], Names]
-
-
-def program_shardings(closed: ClosedJaxpr, arguments: Sequence[NamedSharding | None]) -> list[NamedSharding | None]:
-    """Return the shardings of a program's results."""
-    jaxpr, constraints = closed.jaxpr, closed.shardings
-    env: dict[Any, Any] = dict(zip(jaxpr.constvars, [c.device.sharding for c in closed.consts], strict=True))
-    env.update(zip(jaxpr.invars, arguments, strict=True))
-    env.update(constraints)
-    read = lambda atom: None if isinstance(atom, Literal) else env.get(atom)  # noqa: E731
-    for eqn in jaxpr.eqns:
-        operands = [read(v) for v in eqn.invars]
-        results = equation_shardings(eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], operands)
-        env.update((v, constraints.get(v, s)) for v, s in zip(eqn.outvars, results, strict=True))
-    return [read(v) for v in jaxpr.outvars]
-
-
-def tracer_sharding(tracer: JaxprTracer) -> NamedSharding | None:
-    """Return the sharding of a value of a program that is being traced."""
-    builder = tracer._trace.builder  # type: ignore[attr-defined]  # of all traces that make programs
-    env: dict[Any, Any] = {}
-
-    def find(atom: Any) -> Any:
-        if isinstance(atom, Literal) or not builder.shardings:
-            return None
-        if atom not in env:
-            env[atom] = builder.shardings.get(atom)
-            eqn = builder.find(atom) if env[atom] is None else None
-            if eqn is not None:
-                operands = [find(v) for v in eqn.invars]
-                results = equation_shardings(
-                    eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], operands
-                )
-                env.update(zip(eqn.outvars, results, strict=True))
-        return env[atom]
-
-    result: NamedSharding | None = find(tracer._var)
-    return result
-
-
-def equation_shardings(
-    primitive: Primitive, params: Mapping[str, Any], avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray], operands: Sequence[Any]
-) -> list[NamedSharding | None]:
-    """Return the shardings of a primitive's results; None for those on one device."""
-    named = [s for s in operands if s is not None]
-    inner = params.get("jaxpr")
-    if isinstance(inner, ClosedJaxpr) and len(inner.in_avals) == len(operands):
-        return program_shardings(inner, operands) if named or "shardings" in inner.derived else [None] * len(out_avals)
-    if not named:
-        return [None] * len(out_avals)
-    mesh = named[0].mesh
-    names = [_names(s if s is not None and s.mesh == mesh else None, a.ndim) for s, a in zip(operands, avals, strict=True)]
-    rule = _RULES.get(primitive.name, _by_shape)
-    return [NamedSharding(mesh, PartitionSpec(*_once(rule(params, avals, out, names), out, mesh.shape))) for out in out_avals]
-
-
-def _names(sharding: NamedSharding | None, ndim: int) -> Names:
-    return [() if sharding is None else sharding.spec.axes_of(i) for i in range(ndim)]
-
-
-def _once(names: Names, out: ShapedArray, sizes: Mapping[Any, int]) -> Names:
-    """Drop axes that were used before, and those that do not divide the dimension."""
-    used_axes: set[Any] = set()
-    unique: Names = []
-    for dimension, size in zip(names, out.shape, strict=True):
-        split = 1
-        axes = []
-        for name in dimension:
-            if name not in used_axes and size % (split * sizes[name]) == 0:
-                axes.append(name)
-                used_axes.add(name)
-                split *= sizes[name]
-        unique.append(tuple(axes))
-    return unique
-
-
-def _by_shape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    """Propagate the names of operands that are broadcast to the result.
-
-    Unless all are, as in elementwise primitives, take those of operands of its shape.
-    """
-    result: Names = [()] * out.ndim
-    is_elementwise = all(broadcasts_to(aval.shape, out.shape) for aval in avals)
-    for aval, operand_names in zip(avals, names, strict=True):
-        if is_elementwise or aval.shape == out.shape:
-            leading = out.ndim - aval.ndim
-            for i, name in enumerate(operand_names):
-                if aval.shape[i] == out.shape[leading + i]:
-                    result[leading + i] = result[leading + i] or name
-    return result
-
-
-def _transpose(params: Any, avals: Any, out: ShapedArray, names: Sequence[Names]) -> Names:
-    return [names[0][i] for i in params["permutation"]]
-
-
-def _broadcast(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    result: Names = [()] * out.ndim
-    for i, position in enumerate(params["broadcast_dimensions"]):
-        if avals[0].shape[i] == out.shape[position]:
-            result[position] = names[0][i]
-    return result
-
-
-def _reduce(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    remaining = [n for i, n in enumerate(names[0]) if i not in params["axes"]]
-    return remaining if len(remaining) == out.ndim else [()] * out.ndim
-
-
-def _squeeze(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    dropped = [d % avals[0].ndim for d in params["dimensions"]]
-    return [n for i, n in enumerate(names[0]) if i not in dropped]
-
-
-def _reshape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    """Keep the names of unchanged dimensions, and of the first in a split or merger."""
-    result: Names = [()] * out.ndim
-    old_dimensions: dict[int, int] = {}
-    elements_before = 1
-    for i, size in enumerate(avals[0].shape):
-        if size != 1:
-            old_dimensions[elements_before] = i
-        elements_before *= size
-    elements_before = 1
-    for i, size in enumerate(out.shape):
-        if size != 1 and elements_before in old_dimensions:
-            result[i] = names[0][old_dimensions[elements_before]]
-        elements_before *= size
-    return result
-
-
-def _dot(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    (left_sum, right_sum), (left_batch, right_batch) = params["dimension_numbers"]
-    left = [names[0][i] for i in range(avals[0].ndim) if i not in (*left_sum, *left_batch)]
-    right = [names[1][i] for i in range(avals[1].ndim) if i not in (*right_sum, *right_batch)]
-    return [*[names[0][i] or names[1][j] for i, j in zip(left_batch, right_batch, strict=True)], *left, *right]
-
-
-def _by_dimension(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    """Keep the names of the first operand's dimensions that keep their size."""
-    if avals[0].ndim != out.ndim:
-        return [()] * out.ndim
-    return [n if a == b else () for n, a, b in zip(names[0], avals[0].shape, out.shape, strict=True)]
-
-
-_RULES: dict[str, Rule] = {
-    "transpose": _transpose,
-    "broadcast_in_dim": _broadcast,
-    "squeeze": _squeeze,
-    "reshape": _reshape,
-    "dot_general": _dot,
-    **dict.fromkeys(["slice", "dynamic_slice", "concatenate", "pad", "rev"], _by_dimension),
-    **dict.fromkeys([f"reduce_{name}" for name in ("sum", "prod", "max", "min", "and", "or", "xor")], _reduce),
-    **dict.fromkeys(["argmax", "argmin"], _reduce),
-}

@@ -15,6 +15,7 @@ import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, ArraySpec, ConcreteArray, array_spec, as_value, attach, brief, wrap
+from volta_fn.core.arrays.memory import split_like
 from volta_fn.core.aval import Shape
 from volta_fn.core.dimension import is_symbolic, is_symbolic_dim, span
 from volta_fn.core.trace import EVAL, Tracer, bind, concrete_or_raise, current_trace, is_concrete
@@ -195,7 +196,9 @@ def _canonical(item: Any) -> Any:
         )
     if item.dtype not in dtypes.INTEGERS | dtypes.BOOL:
         raise DTypeError(f"an array used as an index must have integer or bool elements, got {item.dtype} of shape {item.shape}")
-    if isinstance(item, Array) and is_concrete(item):
+    is_integer_array = bool(item.ndim) and item.dtype in dtypes.INTEGERS
+    # Where indices outside are permitted, one that is split may stay on its devices, and splits the result.
+    if isinstance(item, Array) and is_concrete(item) and not (settings.permissive and is_integer_array and _is_split(item)):
         item = np.asarray(item)
     if isinstance(item, Array):
         return item
@@ -311,7 +314,7 @@ def known_array(indices: Array, dim: int, shape: Shape) -> Array:
     """
     values = np.asarray(indices)
     front = known_indices(values, dim, shape, True, True)
-    return indices if front is values else as_value(front)
+    return indices if front is values else split_like(as_value(front), indices)
 
 
 def _out_of_bounds_error(index: int, dim: int, shape: Shape) -> OutOfBoundsError:
@@ -374,7 +377,7 @@ def _read_at_once(array: Any, index: tuple[Any, ...]) -> Array | None:
     """
     if type(array) is not ConcreteArray or type(array._buffer) is not np.ndarray or current_trace() is not EVAL:
         return None
-    if array._spec.device.sharding is not None or settings.sees_results:
+    if _is_split(array, *index) or settings.sees_results:
         return None
     items: list[Any] = []
     arrays = slices = 0
@@ -408,7 +411,7 @@ def read_by_numpy(function: Callable[..., np.ndarray], array: Any, index: Any, a
     if type(array) is not ConcreteArray or current_trace() is not EVAL:
         return None
     buffer, at = array._buffer, index._buffer if type(index) is ConcreteArray else index
-    if type(buffer) is not np.ndarray or type(at) is not np.ndarray or at.dtype.kind != "i" or at.size > _FEW:
+    if type(buffer) is not np.ndarray or type(at) is not np.ndarray or at.dtype.kind != "i" or at.size > _FEW or _is_split(array, index):
         return None
     try:
         elements = np.asarray(function(buffer, at, axis))
@@ -434,6 +437,11 @@ def read_slices(array: Any, index: Any, axis: int | None) -> Array | None:
     return bind(gather_p, array, reshape(at, (*at.shape, 1)), dimension_numbers=numbers, slice_sizes=sizes, mode=PROMISE, fill_value=None)
 
 
+def _is_split(*arrays: Any) -> bool:
+    """Return whether an array is split between devices, which decides how results are."""
+    return any(type(a) is ConcreteArray and a._spec.device.sharding is not None for a in arrays)
+
+
 @lru_cache(maxsize=1024)
 def _slices_along(shape: Shape, dim: int, rank: int) -> tuple[GatherDimensionNumbers, Shape]:
     """Return the windows of a gather of slices at index arrays of a rank."""
@@ -443,8 +451,7 @@ def _slices_along(shape: Shape, dim: int, rank: int) -> tuple[GatherDimensionNum
 
 @lru_cache(maxsize=1024)
 def _spec_with_shape(spec: ArraySpec, shape: Shape) -> ArraySpec:
-    device = spec.device if spec.device.sharding is None else spec.device.home  # type: ignore[attr-defined]  # of a group
-    return array_spec(spec.aval.update(shape=shape), device)
+    return array_spec(spec.aval.update(shape=shape), spec.device)
 
 
 def read(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | None, fill_value: Any = None) -> Array:

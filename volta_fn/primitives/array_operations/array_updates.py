@@ -15,6 +15,7 @@ import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value, attach
+from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import broadcasts_to, check_promotion
 from volta_fn.core.refs import Ref
 from volta_fn.core.trace import Tracer
@@ -95,6 +96,7 @@ class AtIndex:
         unique_indices: a promise that no element is named twice, which some derivatives need (`multiply`) or are faster for.
         indices_are_sorted: a promise that costs and gains nothing here; JAX has it.
         wrap_negative_indices: False for negative indices to lie outside, instead of counting from the end.
+        out_sharding: how the result is split between devices.
 
     >>> import volta_fn as vf
     >>> x = vf.numpy.zeros(4)
@@ -111,7 +113,9 @@ class AtIndex:
     def __repr__(self) -> str:
         return f"AtIndex({self.array!r}, {self.index!r})"
 
-    def get(self, *, fill_value: Any = None, mode: Any = None, wrap_negative_indices: bool = True, **hints: bool) -> Array:
+    def get(
+        self, *, fill_value: Any = None, mode: Any = None, wrap_negative_indices: bool = True, out_sharding: Any = None, **hints: bool
+    ) -> Array:
         """Return ``x[index]``.
 
         Indices out of range give `fill_value` (None: NaN, the least or greatest integer, or True).
@@ -122,7 +126,8 @@ class AtIndex:
         """
         _check_hints(hints)
         scatter_mode = _mode(mode)
-        return read(self.array, self._entries(scatter_mode, wrap_negative_indices), scatter_mode, fill_value)
+        elements = read(self.array, self._entries(scatter_mode, wrap_negative_indices), scatter_mode, fill_value)
+        return constrained(elements, out_sharding)
 
     def set(self, values: Any, **options: Any) -> Array:
         """Return x with ``x[index] = values``."""
@@ -190,9 +195,13 @@ class AtIndex:
         mode: Any = None,
         unique_indices: bool = False,
         wrap_negative_indices: bool = True,
+        out_sharding: Any = None,
         **hints: bool,
     ) -> Array:
         _check_hints(hints)
+        if out_sharding is not None:
+            options = {"mode": mode, "unique_indices": unique_indices, "wrap_negative_indices": wrap_negative_indices}
+            return constrained(self._update(combine, values, **options), out_sharding)
         array, scatter_mode = self.array, _mode(mode)
         new = _cast_like(array, values)
         mask = single_mask(self.index)
@@ -232,7 +241,7 @@ def _check_hints(hints: dict[str, bool]) -> None:
     if unknown:
         raise ArgumentTypeError(
             f"x.at[…]: unexpected {', '.join(sorted(unknown))}; the options are mode, unique_indices, indices_are_sorted, "
-            "wrap_negative_indices and, for get, fill_value"
+            "wrap_negative_indices, out_sharding and, for get, fill_value"
         )
 
 

@@ -11,14 +11,14 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.arrays.array import Array, ConcreteArray, as_value, attach
-from volta_fn.core.arrays.memory import constrained
+from volta_fn.core.arrays.memory import constrained, split_like
 from volta_fn.core.aval import canonical_shape
 from volta_fn.core.devices.device import default_backend
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast, broadcast_in_dim, broadcast_to, canonical_axis, expand_dims, reshape
 from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim, slice_in_dim
-from volta_fn.primitives.declare import Elementwise, array_of_number, promote_args, promoted, to_dtype, weakly_promoted
+from volta_fn.primitives.declare import Elementwise, array_of_number, promote_args, promote_numbers, promoted, to_dtype, weakly_promoted
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.cast import convert_element_type, in_wider_dtype
 from volta_fn.primitives.elementwise.selection import select
@@ -39,7 +39,7 @@ def floor_divide(x: Any, y: Any) -> Array:
 
     Where a float is infinite or zero it is floor(x / y), as the Array API standard prefers.
     """
-    a, b = promote_args("floor_divide", (x, y), dtypes.REALS)
+    a, b = promote_numbers("floor_divide", (x, y), dtypes.REALS)
     if settings.permissive and a.dtype in dtypes.STORAGE:
         return in_wider_dtype("floor_divide", floor_divide, [a, b])
     if a.dtype in dtypes.FLOATS:
@@ -74,7 +74,7 @@ def fmod(x: Any, y: Any) -> Array:
 
     Of integers by zero it is 0, as NumPy's, where `rem` leaves x.
     """
-    a, b = promote_args("fmod", (x, y), dtypes.REALS)
+    a, b = promote_numbers("fmod", (x, y), dtypes.REALS)
     rest = arithmetic.rem(a, b)
     if a.dtype in dtypes.FLOATS or (type(y) is int and y):
         return rest
@@ -87,7 +87,7 @@ def remainder(x: Any, y: Any) -> Array:
 
     It has the sign of y, zeros too; of integers by zero it is 0.
     """
-    a, b = promote_args("remainder", (x, y), dtypes.REALS)
+    a, b = promote_numbers("remainder", (x, y), dtypes.REALS)
     rest = fmod(a, y if type(y) is int else b)
     if a.dtype in dtypes.UNSIGNED:
         return rest
@@ -113,7 +113,7 @@ def power(x: Any, y: Any) -> Array:
         base = as_value(x)
         if base.dtype not in dtypes.BOOL:  # of integers, negative powers raise
             return arithmetic.integer_pow(base, y)
-    base, exponent = promote_args("power", (x, y), dtypes.NUMBERS)
+    base, exponent = promote_numbers("power", (x, y), dtypes.NUMBERS)
     return power_of_promoted(base, exponent, y)
 
 
@@ -165,6 +165,11 @@ def _binary(function: Callable[..., Any], raising: bool = True) -> tuple[Callabl
     return method, reflected
 
 
+def left_shift(x: Any, y: Any) -> Array:
+    """Return x << y; the bits of booleans are those of int32."""
+    return selection.shift_left(*promote_numbers("left_shift", (x, y), dtypes.INTEGERS))
+
+
 _ORDERS = (selection.lt, selection.le, selection.gt, selection.ge)
 
 
@@ -182,7 +187,9 @@ def _compare_float0(method: Callable[..., Any], is_equal: bool) -> Callable[...,
 
 def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return `_binary`'s methods with a fast path for known eager kernels."""
-    promoting = promoted(operation, fallback=selection.lexicographic(operation) if operation in _ORDERS else None)
+    promoting: Callable[..., Any] = left_shift
+    if operation is not selection.shift_left:
+        promoting = promoted(operation, fallback=selection.lexicographic(operation) if operation in _ORDERS else None)
     raising = operation not in (selection.eq, selection.ne, arithmetic.mul)  # the last of which repeats lists and strings
     fallback, reflected = _binary(promoting, raising)
     if operation in (selection.eq, selection.ne):
@@ -215,7 +222,7 @@ for _name, _operation in (
 
 def right_shift(x: Any, y: Any) -> Array:
     """Return x >> y: the sign bit fills signed integers, zeros unsigned ones."""
-    a, b = promote_args("right_shift", (x, y), dtypes.INTEGERS)
+    a, b = promote_numbers("right_shift", (x, y), dtypes.INTEGERS)
     shift = selection.shift_right_logical if a.dtype in dtypes.UNSIGNED else selection.shift_right_arithmetic
     return shift(a, b)
 
@@ -230,7 +237,8 @@ for _name, _function in (
 
 attach("__neg__", promoted(arithmetic.neg))
 attach("__pos__", lambda self: self)
-attach("__abs__", promoted(arithmetic.abs))
+_absolute = promoted(arithmetic.abs)
+attach("__abs__", lambda self: self if self.dtype in dtypes.BOOL else _absolute(self))
 attach("__invert__", promoted(selection.bitwise_not))
 
 
@@ -260,7 +268,8 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] |
     Array([3., 3.], dtype=float32)
     """
     value = as_value(x)
-    return constrained(full(value.shape if shape is None else shape, fill_value, value.dtype if dtype is None else dtype), sharding)
+    filled = full(value.shape if shape is None else shape, fill_value, value.dtype if dtype is None else dtype)
+    return split_like(filled, value) if sharding is None and filled.shape == value.shape else constrained(filled, sharding)
 
 
 def empty(shape: Sequence[int] | int, dtype: Any = "float32", *, out_sharding: Any = None) -> Array:

@@ -54,8 +54,11 @@ class Complex(NamedTuple):
     def squared(self) -> Complex:
         """Return the square by factors: a difference of squares cancels, or is inf - inf."""
         re, im = self.re * 0.5, self.im * 0.5
+        difference, total = re - im, re + im
+        # A compiler of shaders may halve sums instead, which may be infinite.
+        vanishes = difference.equals(0.0) | total.equals(0.0)
         product = (self.re * self.im).opaque()  # twice one of the factors may be infinite
-        return Complex((re - im) * (re + im) * 4.0, product + product)
+        return Complex(vanishes.select(0.0, difference * total * 4.0), product + product)
 
     def conj(self) -> Complex:
         """Return re - i im."""

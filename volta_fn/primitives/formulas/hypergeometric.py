@@ -26,10 +26,14 @@ _EULER = 0.5772156649015329
 
 
 def _series(count: Values, factor: Callable[[Values], Values], first: Values) -> Values:
-    """Return the sum of terms, each of which is factor(k) times the one before."""
+    """Return the sum of terms, each of which is factor(k) times the one before.
+
+    It ends with a term that is zero or infinite.
+    """
 
     def add(k: Values, term: Values, total: Values) -> Sequence[Values]:
-        following = term.equals(0.0).select(0.0, term * factor(k))
+        is_last = term.equals(0.0) | term.abs().equals(math.inf)
+        following = is_last.select(0.0, term * factor(k))
         return [following, total + following]
 
     return first.iterated(count.is_nan().select(1.0, count.clamped(1.0, _MOST)).ceil(), add, first, first)[1]
@@ -46,19 +50,24 @@ def _log_gamma(x: Values) -> Values:
 
 @in_float64
 def hyp1f1(a: Values, b: Values, x: Values) -> Values:
-    """Return Kummer's function, the sum of (a)_k / (b)_k x^k / k!."""
+    """Return Kummer's function, the sum of (a)_k / (b)_k x^k / k!.
+
+    It is infinite at its poles b = 0, -1, …, unless the sum ends before.
+    """
     # For x < 0 it is e^x M(b - a, b, -x), unless the sum ends.
-    mirrored = x.below(0.0) & ~_ends(a)
+    pole = _ends(b)
+    mirrored = x.below(0.0) & ~_ends(a) & ~pole
     top, size = mirrored.select(b - a, a), mirrored.select(-x, x)
     spread = ((b - top).abs() + 1.0) * ((1.0 - top).abs() + 1.0)
-    far = size.above(_FAR) & size.above(2.0 * spread) & ~_ends(top)
+    far = size.above(_FAR) & size.above(2.0 * spread) & ~_ends(top) & ~pole
     bounded = far.select(1.0, size)
     half = mirrored.select(exp(bounded * -0.5), 1.0)
     extent = bounded.abs()
     count = 50.0 + 1.5 * extent + 2.0 * (extent * top.abs()).sqrt() + b.abs()
     near = half * _series(count, lambda k: (top + k) / (b + k) * (bounded / (k + 1.0)), half)
     distant = _far_kummer(far.select(top, 1.0), far.select(b, 2.0), far.select(size, _FAR), mirrored)
-    out = a.equals(b).select(a.equals(0.0).select(1.0, exp(x)), far.select(distant, near))  # also where the quotients are 0 / 0
+    out = (b.equals(0.0) & ~a.equals(0.0)).select(math.inf, far.select(distant, near))
+    out = a.equals(b).select(a.equals(0.0).select(1.0, exp(x)), out)  # also where the quotients are 0 / 0
     return (a.is_nan() | b.is_nan() | x.is_nan()).select(math.nan, out)
 
 
@@ -74,16 +83,20 @@ def _far_kummer(a: Values, b: Values, x: Values, scaled: Values) -> Values:
 def hyp2f1(a: Values, b: Values, c: Values, x: Values) -> Values:
     """Return Gauss's hypergeometric function, the sum of (a)_k (b)_k / (c)_k x^k / k!.
 
-    For x < 0 it is (1 - x)^-a F(a, c - b, c, x / (x - 1)) (Pfaff). NaN for x > 1 unless the sum ends.
+    For x < 0 it is (1 - x)^-a F(a, c - b, c, x / (x - 1)) (Pfaff). NaN for x > 1 unless the sum ends. It is infinite at its poles
+    c = 0, -1, …, unless the sum ends before.
     """
-    left = x.below(0.0)
+    pole = _ends(c)
+    last = _ends(a).select(-a, math.inf).at_most(_ends(b).select(-b, math.inf))
+    infinite = pole & last.above(-c) & ~x.equals(0.0)
+    left = x.below(0.0) & ~pole
     second, z = left.select(c - b, b), left.select(x / (x - 1.0), x)
     ends = _ends(a) | _ends(second)
     close = z.above(_NEAR_ONE) & z.compare("ole", 1.0) & ~ends
     inner = _near_one(a, second, c, close.select(z, 0.875), close)
     plain = _gauss_series(a, second, c, close.select(0.0, z))
     scale = pow(left.select(1.0 - x, 1.0), -a)
-    out = close.select(inner, plain) * scale
+    out = infinite.select(math.inf, x.equals(0.0).select(1.0, close.select(inner, plain) * scale))
     outside = (z.above(1.0) & ~ends) | a.is_nan() | b.is_nan() | c.is_nan() | x.is_nan()
     return outside.select(math.nan, out)
 
@@ -92,7 +105,12 @@ def _gauss_series(a: Values, b: Values, c: Values, z: Values) -> Values:
     """Return the sum itself, with as many terms as |z| < 1 needs."""
     rest = (1.0 - z.abs()).at_least(40.0 / _MOST)
     count = _ends(a).select(-a, _ends(b).select(-b, 40.0 / rest)).at_most(40.0 / rest + a.abs() + b.abs()) + c.abs() + 10.0
-    return _series(count, lambda k: (a + k) / (c + k) * ((b + k) / (k + 1.0)) * z, z.like(1.0))
+
+    def factor(k: Values) -> Values:
+        top = (a + k) * (b + k)
+        return top.equals(0.0).select(0.0, (a + k) / (c + k) * ((b + k) / (k + 1.0)) * z)  # also where c + k is zero
+
+    return _series(count, factor, z.like(1.0))
 
 
 def _near_one(a: Values, b: Values, c: Values, z: Values, is_near_one: Values) -> Values:
