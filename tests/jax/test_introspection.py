@@ -276,3 +276,41 @@ def test_scalars_that_a_traced_function_creates_are_traced() -> None:
         "print(sharding._addressable_device_assignment == tuple(sharding.device_set) == sharding._device_assignment)"
     )
     assert result.splitlines() == ["[True, True, True, True] [False, False, False, False]", "True", "True"]
+
+
+def test_numbers_with_a_dtype_and_words_of_keys_by_private_names() -> None:
+    program = """
+import pickle, jax, jax.numpy as jnp, numpy as np
+from jax._src.literals import TypedComplex, TypedFloat, TypedInt
+from jax._src.random import threefry2x32
+
+for x in (TypedInt(-5, np.dtype("int8")), TypedFloat(-2.5, np.dtype("float16")), TypedComplex(1 + 2j, np.dtype("complex64"))):
+    a, copy, sums = jnp.asarray(x), pickle.loads(pickle.dumps(x)), [jnp.ones(2, dtype) + x for dtype in ("float16", "int8")]
+    print(repr(x), str(x), x + 1, type(x + 1).__name__, type(copy) is type(x), copy == x, copy.dtype, x.aval.shape, x.aval.weak_type)
+    print(a.item(), a.dtype, a.weak_type, [total.dtype for total in sums], jnp.add(x, jnp.int16(3)).dtype)
+key = threefry2x32.threefry_seed(jnp.int32(-7))
+print(key, threefry2x32.threefry_split(key, (2,)), threefry2x32.threefry_fold_in(key, jnp.int32(9)))
+print([threefry2x32.threefry_random_bits(key, width, (3,)).tolist() for width in (8, 16, 32)], threefry2x32.threefry_prng_impl.key_shape)
+"""
+    assert output_of(program) == output_of_jax(program)
+
+
+def test_equations_have_jaxs_parameters_and_order_of_operands() -> None:
+    program = """
+import jax, jax.numpy as jnp
+from jax import lax
+
+v, i = jnp.ones(4), jnp.arange(4)
+for f, x in [
+    (lambda x: lax.top_k(x, 2), v), (lambda x: lax.sort(x), v), (lambda x: lax.cumsum(x), v), (lambda x: lax.argmax(x, 0, "int32"), v),
+    (lambda x: lax.reduce_max(x, (0,)), v), (lambda x: lax.pad(x, 0.0, [(1, 1, 0)]), v), (lambda x: lax.rev(x, (0,)), v),
+    (lambda x: lax.slice(x, (1,), (3,)), v), (lambda x: lax.concatenate([x, x], 0), v), (lambda x: lax.integer_pow(x, 3), v),
+    (lambda x: lax.linalg.tridiagonal(x), jnp.eye(3)),
+]:
+    print([(e.primitive.name, sorted(e.params)) for e in jax.make_jaxpr(f)(x).jaxpr.eqns])
+jaxpr = jax.make_jaxpr(lambda x: jnp.clip(x, -1, 1))(i).jaxpr
+while any("jaxpr" in e.params for e in jaxpr.eqns):
+    jaxpr = jaxpr.eqns[0].params["jaxpr"].jaxpr
+print([(e.primitive.name, [x.aval.shape for x in e.invars]) for e in jaxpr.eqns if e.primitive.name in ("min", "max")])
+"""
+    assert output_of(program) == output_of_jax(program)

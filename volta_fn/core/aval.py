@@ -110,7 +110,7 @@ def check_promotion(name: str, operands: Sequence[Any], dtype: np.dtype) -> None
         if operand_dtype is None or operand_dtype is dtype or getattr(operand, "weak_type", False):
             continue
         if dtypes.canonical(operand_dtype) != dtype:
-            _report_promotion(name, [x for x in operands if hasattr(x, "dtype")], dtype)
+            _report_promotion(name, [x for x in operands if hasattr(x, "shape")], dtype)
             return
 
 

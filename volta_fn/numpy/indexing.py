@@ -444,7 +444,7 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Array, ...]:
     zero, one = full_like_scalar(at, 0), full_like_scalar(at, 1)
     total = functools.reduce(lax.mul, sizes, one)
     at = lax.select(lax.lt(at, zero), lax.add(at, total), at)
-    at = lax.max(lax.min(at, lax.sub(total, one)), zero)
+    at = lax.max(zero, lax.min(lax.sub(total, one), at))  # bounds first, as in JAX: rules of interpreters may depend on it
     results = []
     for n in reversed(sizes):
         divisor = lax.max(n, one)
