@@ -5,6 +5,7 @@ Their carries, and loops and branches under `disable_jit`.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import gc
 import threading
@@ -112,13 +113,13 @@ def test_callable_objects_are_traced_once_per_state() -> None:
     class Step:
         rate = 1.0
 
-        def __init__(self, function: Any, options: dict[str, Any]) -> None:
+        def __init__(self, function: Any, options: collections.UserDict[str, Any]) -> None:
             self.function, self.options = function, options
 
         def __call__(self, carry: Any, x: Any) -> Any:
             return carry + self.rate * self.options["weights"][0] * self.function(x), None
 
-    step = Step(scaled, {"weights": (1.0, 2.0)})
+    step = Step(scaled, collections.UserDict({"weights": (1.0, 2.0)}))
     assert [run(step), run(step), count] == [3.0, 3.0, 1]
     scale = 2.0
     assert [run(step), run(step), count] == [6.0, 6.0, 2]

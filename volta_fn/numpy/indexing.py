@@ -338,7 +338,7 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
         raise ArgumentError("place: vals must not be empty")
     index = dtypes.index_dtype(max(value.size, new.size))
     rank = lax.cumsum(lax.convert_element_type(chosen, index), 0) - 1
-    picked = new[lax.rem(lax.max(rank, index.type(0)), index.type(new.size))]
+    picked = new[lax.rem(lax.max(index.type(0), rank), index.type(new.size))]
     return lax.reshape(lax.select(chosen, picked, lax.reshape(value, (value.size,))), value.shape)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any, ClassVar, NamedTuple, TypeVar, overload
 
@@ -229,7 +229,7 @@ def _parts(value: Any) -> Iterator[Any]:
     """Yield a function and what it refers to, or the elements of a container."""
     if type(value) is FunctionType:
         yield from (value, *_referenced_values(value))
-    elif type(value) is dict:
+    elif isinstance(value, Mapping):
         for name, element in value.items():
             yield name
             yield from _parts(element)
