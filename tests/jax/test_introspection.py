@@ -314,3 +314,22 @@ while any("jaxpr" in e.params for e in jaxpr.eqns):
 print([(e.primitive.name, [x.aval.shape for x in e.invars]) for e in jaxpr.eqns if e.primitive.name in ("min", "max")])
 """
     assert output_of(program) == output_of_jax(program)
+
+
+def test_types_are_written_as_in_jax() -> None:
+    program = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+import jax, jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+mesh = jax.make_mesh((2,), ("X",), axis_types=(AxisType.Explicit,))
+split = jax.device_put(jnp.ones((2, 4), "int8"), NamedSharding(mesh, PartitionSpec("X")))
+for x in (jnp.ones((2, 3)), 1.0, jnp.arange(3, dtype="bfloat16"), True, jax.random.key(0), split, jnp.ones((0, 2)) > 0):
+    aval = jax.typeof(x)
+    print(aval, f"{aval}", str(aval), aval.str_short(), aval.str_short(True))
+shapes = jax.make_jaxpr(lambda x: x + 1)(jnp.ones(3))
+print(shapes.jaxpr.invars[0].aval, *shapes.out_avals)
+print(" ".join(str(shapes).split()))
+"""
+    assert output_of(program) == output_of_jax(program)

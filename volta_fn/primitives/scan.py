@@ -217,7 +217,8 @@ def _references(function: Any) -> list[Any] | None:
 
 
 def _is_compared_by_identity(function: Any) -> bool:
-    return type(function).__hash__ is object.__hash__ and type(function).__weakrefoffset__ > 0
+    kind: Any = type(function)
+    return kind.__hash__ is object.__hash__ and kind.__weakrefoffset__ > 0
 
 
 #: Stands for an attribute of a callable object whose value may change unseen.
