@@ -132,6 +132,9 @@ def test_callable_objects_are_traced_once_per_state() -> None:
     step.function = lambda x: x
     assert run(step) == 4.5
 
+    step.options["itself"] = step.options
+    assert [run(step), run(step)] == [4.5, 4.5]
+
     state = np.ones(1, np.float32)  # may change unseen
     step.options["weights"] = state
     assert run(step) == 1.5

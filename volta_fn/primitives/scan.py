@@ -212,8 +212,12 @@ def _references(function: Any) -> list[Any] | None:
     if type(attributes) is not dict or type(method) is not FunctionType or not _is_compared_by_identity(function):
         return None
     inherited = itertools.chain(*[vars(base).values() for base in type(function).__mro__[:-1]])
-    parts = [*_parts(method), *_parts(attributes), *inherited]
-    return None if any(part is _CHANGING for part in parts) else parts
+    parts: list[Any] = []
+    for part in itertools.chain(_parts(method), _parts(attributes), inherited):
+        if part is _CHANGING:
+            return None
+        parts.append(part)
+    return parts
 
 
 def _is_compared_by_identity(function: Any) -> bool:
@@ -224,19 +228,18 @@ def _is_compared_by_identity(function: Any) -> bool:
 #: Stands for an attribute of a callable object whose value may change unseen.
 _CHANGING = object()
 _CONSTANT = (type(None), bool, int, float, complex, str, bytes, type, np.dtype)
+#: Containers nested in one another, of which deeper ones count as changing.
+_DEPTH = 4
 
 
-def _parts(value: Any) -> Iterator[Any]:
+def _parts(value: Any, depth: int = 0) -> Iterator[Any]:
     """Yield a function and what it refers to, or the elements of a container."""
+    is_mapping = isinstance(value, Mapping)
     if type(value) is FunctionType:
         yield from (value, *_referenced_values(value))
-    elif isinstance(value, Mapping):
-        for name, element in value.items():
-            yield name
-            yield from _parts(element)
-    elif type(value) is tuple or type(value) is list:
-        for element in value:
-            yield from _parts(element)
+    elif depth <= _DEPTH and (is_mapping or type(value) is tuple or type(value) is list):
+        for element in (*value, *value.values()) if is_mapping else tuple(value):
+            yield from _parts(element, depth + 1)
     else:
         yield value if isinstance(value, _CONSTANT) else _CHANGING
 
