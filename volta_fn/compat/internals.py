@@ -370,7 +370,7 @@ def _einsum(
 
 
 class _TypedNumber:
-    """What the classes below add to a number of Python's: functions take it as weakly typed, and of its dtype."""
+    """A number of Python's with a dtype, which functions take as weakly typed."""
 
     dtype: np.dtype
     weak_type = True
@@ -381,11 +381,10 @@ class _TypedNumber:
         return number
 
     def __getnewargs__(self: Any) -> Any:
-        return type(self)._kind(self), self.dtype
+        return type(self).__mro__[2](self), self.dtype  # as int, float or complex
 
     def __repr__(self: Any) -> str:
-        number, dtype = self.__getnewargs__()
-        return f"{type(self).__name__}({number!r}, dtype={dtype.name})"
+        return f"{type(self).__name__}({type(self).__mro__[2](self)!r}, dtype={self.dtype.name})"
 
     @property
     def aval(self) -> ShapedArray:
@@ -400,13 +399,9 @@ class TypedInt(_TypedNumber, int):
     Array(5, dtype=int8, weak_type=True)
     """
 
-    _kind = int
-
 
 class TypedFloat(_TypedNumber, float):
     """A float with a dtype."""
-
-    _kind = float
 
     def __str__(self) -> str:
         return str(float(self))
@@ -414,5 +409,3 @@ class TypedFloat(_TypedNumber, float):
 
 class TypedComplex(_TypedNumber, complex):
     """A complex number with a dtype."""
-
-    _kind = complex

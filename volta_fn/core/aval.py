@@ -228,7 +228,7 @@ class ShapedArray:
         return f"{dtypes.short_name(self.dtype) if short_dtypes else self.dtype.name}{self._sizes()}"
 
     def str_long(self) -> str:
-        """Return the type as `str` gives it in JAX, where a weak one is marked: "~float32[]"."""
+        """Return the type as `str` gives it in JAX, weak ones as "~float32[]"."""
         return f"{'~' * self.weak_type}{self.str_short()}"
 
     def _sizes(self) -> str:

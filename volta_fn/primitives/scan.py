@@ -212,33 +212,26 @@ def _references(function: Any) -> list[Any] | None:
     if type(attributes) is not dict or type(method) is not FunctionType or not _is_compared_by_identity(function):
         return None
     inherited = itertools.chain(*[vars(base).values() for base in type(function).__mro__[:-1]])
-    parts: list[Any] = []
-    for part in itertools.chain(_parts(method), _parts(attributes), inherited):
-        if part is _CHANGING:
-            return None
-        parts.append(part)
-    return parts
+    parts = [*_parts(method), *_parts(attributes), *inherited]
+    return None if any(part is _CHANGING for part in parts) else parts
 
 
 def _is_compared_by_identity(function: Any) -> bool:
-    kind: Any = type(function)
-    return kind.__hash__ is object.__hash__ and kind.__weakrefoffset__ > 0
+    return type(function).__hash__ is object.__hash__ and type(function).__weakrefoffset__ > 0  # type: ignore[comparison-overlap]
 
 
 #: Stands for an attribute of a callable object whose value may change unseen.
 _CHANGING = object()
-_CONSTANT = (type(None), bool, int, float, complex, str, bytes, type, np.dtype)
-#: Containers nested in one another, of which deeper ones count as changing.
-_DEPTH = 4
+#: Classes of values that never change, and the depth of containers from which on they count as changing.
+_CONSTANT, _DEPTH = (type(None), bool, int, float, complex, str, bytes, type, np.dtype), 4
 
 
 def _parts(value: Any, depth: int = 0) -> Iterator[Any]:
     """Yield a function and what it refers to, or the elements of a container."""
-    is_mapping = isinstance(value, Mapping)
     if type(value) is FunctionType:
         yield from (value, *_referenced_values(value))
-    elif depth <= _DEPTH and (is_mapping or type(value) is tuple or type(value) is list):
-        for element in (*value, *value.values()) if is_mapping else tuple(value):
+    elif depth <= _DEPTH and isinstance(value, (Mapping, tuple, list)):
+        for element in (*value, *value.values()) if isinstance(value, Mapping) else (*value,):
             yield from _parts(element, depth + 1)
     else:
         yield value if isinstance(value, _CONSTANT) else _CHANGING

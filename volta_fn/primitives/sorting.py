@@ -49,10 +49,8 @@ def _sort_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, dimension: i
     return outs, permuted
 
 
-sort_p = Primitive(
-    "sort", _sort_abstract, jvp=_sort_jvp, multiple_results=True,
-    batch=batch_in_front(lambda size, dimension, **params: {"dimension": dimension + 1, **params}),
-)  # fmt: skip
+_SORT_BATCH = batch_in_front(lambda size, dimension, **params: {"dimension": dimension + 1, **params})
+sort_p = Primitive("sort", _sort_abstract, jvp=_sort_jvp, batch=_SORT_BATCH, multiple_results=True)
 
 
 def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
@@ -109,10 +107,8 @@ def _top_k_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, k: int, axi
     return (values, indices), [permuted, Zero(indices.aval.tangent_aval())]
 
 
-top_k_p = Primitive(
-    "top_k", _top_k_abstract, jvp=_top_k_jvp, multiple_results=True,
-    batch=batch_in_front(lambda size, k, axis: {"k": k, "axis": axis + 1}),
-)  # fmt: skip
+_TOP_K_BATCH = batch_in_front(lambda size, k, axis: {"k": k, "axis": axis + 1})
+top_k_p = Primitive("top_k", _top_k_abstract, jvp=_top_k_jvp, batch=_TOP_K_BATCH, multiple_results=True)
 
 
 def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Array, Array]:
