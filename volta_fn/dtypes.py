@@ -237,6 +237,8 @@ def scalar_dtype(value: Any) -> tuple[np.dtype, bool]:
         return as_dtype(value.dtype), False
     if isinstance(value, bool):
         return _BOOL, False
+    if type(value) not in _PYTHON_TYPES and isinstance(dtype := getattr(value, "dtype", None), np.dtype):  # a subclass with a dtype
+        return as_dtype(dtype), True
     if isinstance(value, int):
         return _int_dtype(value), True
     if isinstance(value, float):

@@ -260,7 +260,7 @@ def top_k(rng: Rng, room: int) -> Problem:
     axis = int(rng.integers(len(shape)))
     k = pick(rng, [n for n in (0, 1, 2, 3, 5, 8, 16, 17, 127, 128, 129, 1024, shape[axis] // 2, shape[axis]) if n <= shape[axis]])
     return Problem(
-        "top_k", (operand(rng, shape, pick(rng, ("bool", *REALS)), ("few", "special", "ends", "normal")),), {"k": int(k), "dimension": axis}
+        "top_k", (operand(rng, shape, pick(rng, ("bool", *REALS)), ("few", "special", "ends", "normal")),), {"k": int(k), "axis": axis}
     )
 
 

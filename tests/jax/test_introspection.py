@@ -276,3 +276,60 @@ def test_scalars_that_a_traced_function_creates_are_traced() -> None:
         "print(sharding._addressable_device_assignment == tuple(sharding.device_set) == sharding._device_assignment)"
     )
     assert result.splitlines() == ["[True, True, True, True] [False, False, False, False]", "True", "True"]
+
+
+def test_numbers_with_a_dtype_and_words_of_keys_by_private_names() -> None:
+    program = """
+import pickle, jax, jax.numpy as jnp, numpy as np
+from jax._src.literals import TypedComplex, TypedFloat, TypedInt
+from jax._src.random import threefry2x32
+
+for x in (TypedInt(-5, np.dtype("int8")), TypedFloat(-2.5, np.dtype("float16")), TypedComplex(1 + 2j, np.dtype("complex64"))):
+    a, copy, sums = jnp.asarray(x), pickle.loads(pickle.dumps(x)), [jnp.ones(2, dtype) + x for dtype in ("float16", "int8")]
+    print(repr(x), str(x), x + 1, type(x + 1).__name__, type(copy) is type(x), copy == x, copy.dtype, x.aval.shape, x.aval.weak_type)
+    print(a.item(), a.dtype, a.weak_type, [total.dtype for total in sums], jnp.add(x, jnp.int16(3)).dtype)
+key = threefry2x32.threefry_seed(jnp.int32(-7))
+print(key, threefry2x32.threefry_split(key, (2,)), threefry2x32.threefry_fold_in(key, jnp.int32(9)))
+print([threefry2x32.threefry_random_bits(key, width, (3,)).tolist() for width in (8, 16, 32)], threefry2x32.threefry_prng_impl.key_shape)
+"""
+    assert output_of(program) == output_of_jax(program)
+
+
+def test_equations_have_jaxs_parameters_and_order_of_operands() -> None:
+    program = """
+import jax, jax.numpy as jnp
+from jax import lax
+
+v, i = jnp.ones(4), jnp.arange(4)
+for f, x in [
+    (lambda x: lax.top_k(x, 2), v), (lambda x: lax.sort(x), v), (lambda x: lax.cumsum(x), v), (lambda x: lax.argmax(x, 0, "int32"), v),
+    (lambda x: lax.reduce_max(x, (0,)), v), (lambda x: lax.pad(x, 0.0, [(1, 1, 0)]), v), (lambda x: lax.rev(x, (0,)), v),
+    (lambda x: lax.slice(x, (1,), (3,)), v), (lambda x: lax.concatenate([x, x], 0), v), (lambda x: lax.integer_pow(x, 3), v),
+    (lambda x: lax.linalg.tridiagonal(x), jnp.eye(3)),
+]:
+    print([(e.primitive.name, sorted(e.params)) for e in jax.make_jaxpr(f)(x).jaxpr.eqns])
+jaxpr = jax.make_jaxpr(lambda x: jnp.clip(x, -1, 1))(i).jaxpr
+while any("jaxpr" in e.params for e in jaxpr.eqns):
+    jaxpr = jaxpr.eqns[0].params["jaxpr"].jaxpr
+print([(e.primitive.name, [x.aval.shape for x in e.invars]) for e in jaxpr.eqns if e.primitive.name in ("min", "max")])
+"""
+    assert output_of(program) == output_of_jax(program)
+
+
+def test_types_are_written_as_in_jax() -> None:
+    program = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+import jax, jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+mesh = jax.make_mesh((2,), ("X",), axis_types=(AxisType.Explicit,))
+split = jax.device_put(jnp.ones((2, 4), "int8"), NamedSharding(mesh, PartitionSpec("X")))
+for x in (jnp.ones((2, 3)), 1.0, jnp.arange(3, dtype="bfloat16"), True, jax.random.key(0), split, jnp.ones((0, 2)) > 0):
+    aval = jax.typeof(x)
+    print(aval, f"{aval}", str(aval), aval.str_short(), aval.str_short(True))
+shapes = jax.make_jaxpr(lambda x: x + 1)(jnp.ones(3))
+print(shapes.jaxpr.invars[0].aval, *shapes.out_avals)
+print(" ".join(str(shapes).split()))
+"""
+    assert output_of(program) == output_of_jax(program)

@@ -234,6 +234,12 @@ def test_unravel_index_of_a_traced_shape() -> None:
     assert {x.dtype for x in result} == {np.dtype(np.int8)}
 
 
+def test_limits_of_unravelled_indices_come_first() -> None:
+    equations = vf.make_jaxpr(lambda i: vnp.unravel_index(i, (2, 3)))(np.arange(4)).jaxpr.eqns
+    limited = [eqn.invars for eqn in equations if eqn.primitive.name in ("max", "min") and eqn.outvars[0].aval.shape]
+    assert [[x.aval.shape for x in operands] for operands in limited] == [[(), (4,)]] * 2
+
+
 def test_ravel_multi_index_can_leave_indices_unchecked() -> None:
     with pytest.raises(ValueError, match="invalid entry in coordinates array"):
         vnp.ravel_multi_index((np.array([0, 2]), np.array([0, 5])), (2, 3))

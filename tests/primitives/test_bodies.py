@@ -5,6 +5,8 @@ Their carries, and loops and branches under `disable_jit`.
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import gc
 import threading
 from collections.abc import Callable, Iterator
@@ -98,6 +100,72 @@ def test_methods_see_their_object() -> None:
     assert run(model.step) == 3.0
     model.rate = 2.0
     assert run(model.step) == 6.0
+
+
+def test_callable_objects_are_traced_once_per_state() -> None:
+    count, scale = 0, 1.0
+
+    def scaled(x: Any) -> Any:
+        nonlocal count
+        count += 1  # by tracing itself
+        return scale * x
+
+    class Step:
+        rate = 1.0
+
+        def __init__(self, function: Any, options: collections.UserDict[str, Any]) -> None:
+            self.function, self.options = function, options
+
+        def __call__(self, carry: Any, x: Any) -> Any:
+            return carry + self.rate * self.options["weights"][0] * self.function(x), None
+
+    step = Step(scaled, collections.UserDict({"weights": (1.0, 2.0)}))
+    assert [run(step), run(step), count] == [3.0, 3.0, 1]
+    scale = 2.0
+    assert [run(step), run(step), count] == [6.0, 6.0, 2]
+    step.options["weights"] = (3.0,)
+    assert run(step) == 18.0
+    Step.rate = 2.0
+    assert run(step) == 36.0
+    step.rate = 0.5
+    assert run(step) == 9.0
+    step.function = lambda x: x
+    assert run(step) == 4.5
+
+    step.options["itself"] = step.options
+    assert [run(step), run(step)] == [4.5, 4.5]
+
+    state = np.ones(1, np.float32)  # may change unseen
+    step.options["weights"] = state
+    assert run(step) == 1.5
+    state[0] = 4.0
+    assert run(step) == 6.0
+
+
+def test_objects_that_are_equal_or_unhashable_are_traced_for_themselves() -> None:
+    @dataclasses.dataclass
+    class Step:
+        rate: float
+
+        def __call__(self, carry: Any, x: Any) -> Any:
+            return carry + self.rate * x, None
+
+        def __hash__(self) -> int:
+            return 1
+
+    class Unhashable(Step):
+        __hash__: Any = None
+
+    class Slots:
+        __slots__ = ("rate",)
+
+        def __call__(self, carry: Any, x: Any) -> Any:
+            return carry + self.rate * x, None
+
+    slots = Slots()
+    for rate in (1.0, 2.0):
+        slots.rate = rate
+        assert [run(step) for step in (Step(rate), Unhashable(rate), slots)] == [3.0 * rate] * 3
 
 
 def test_named_axes_are_part_of_the_key() -> None:

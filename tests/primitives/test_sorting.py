@@ -56,7 +56,7 @@ def test_every_batch_axis():
         (lambda: lax.sort(()), errors.ShapeError, "at least one operand"),
         (lambda: lax.sort(X, 2), errors.ShapeError, "dimension=2 is out of range"),
         (lambda: lax.sort((X, X), num_keys=3), errors.ArgumentError, "between 1 and the number of operands, 2, got 3"),
-        (lambda: lax.top_k(X, 4), errors.ShapeError, r"k=4 must be between 0 and the size of dimension 1 .* \(2, 3\)"),
+        (lambda: lax.top_k(X, 4), errors.ShapeError, r"k=4 must be between 0 and the size of axis 1 .* \(2, 3\)"),
         (lambda: lax.top_k(X + 0j, 1), errors.DTypeError, "complex128, which has no order"),
         (lambda: lax.top_k(1.0, 1), errors.ShapeError, "got a scalar"),
         (lambda: lax.argmax(np.zeros((2, 0)), 1, "int32"), errors.ShapeError, r"at least one element, of an operand of shape \(2, 0\)"),

@@ -14,6 +14,7 @@ from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value, aval_of
 from volta_fn.core.arrays.memory import constrained
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import found_devices, process_count, process_index
 from volta_fn.core.devices.sharding import Mesh, get_mesh
 from volta_fn.core.staging import function_name
@@ -363,3 +364,48 @@ def _einsum(
         remaining.append(product)
     result: Array = constrained(remaining[0], out_sharding)
     return result
+
+
+# Numbers with a dtype.
+
+
+class _TypedNumber:
+    """A number of Python's with a dtype, which functions take as weakly typed."""
+
+    dtype: np.dtype
+    weak_type = True
+
+    def __new__(cls, value: Any, dtype: Any) -> Any:
+        number: Any = super().__new__(cls, value)  # type: ignore[call-arg]  # of int, float or complex
+        number.dtype = np.dtype(dtype)
+        return number
+
+    def __getnewargs__(self: Any) -> Any:
+        return type(self).__mro__[2](self), self.dtype  # as int, float or complex
+
+    def __repr__(self: Any) -> str:
+        return f"{type(self).__name__}({type(self).__mro__[2](self)!r}, dtype={self.dtype.name})"
+
+    @property
+    def aval(self) -> ShapedArray:
+        """The type as a scalar array."""
+        return ShapedArray((), self.dtype, weak_type=True)
+
+
+class TypedInt(_TypedNumber, int):
+    """An integer with a dtype.
+
+    >>> jnp.asarray(TypedInt(5, "int8"))
+    Array(5, dtype=int8, weak_type=True)
+    """
+
+
+class TypedFloat(_TypedNumber, float):
+    """A float with a dtype."""
+
+    def __str__(self) -> str:
+        return str(float(self))
+
+
+class TypedComplex(_TypedNumber, complex):
+    """A complex number with a dtype."""

@@ -111,7 +111,7 @@ def check_promotion(name: str, operands: Sequence[Any], dtype: np.dtype) -> None
         if operand_dtype is None or operand_dtype is dtype or getattr(operand, "weak_type", False):
             continue
         if dtypes.canonical(operand_dtype) != dtype:
-            _report_promotion(name, [x for x in operands if hasattr(x, "dtype")], dtype)
+            _report_promotion(name, [x for x in operands if hasattr(x, "shape")], dtype)
             return
 
 
@@ -223,14 +223,21 @@ class ShapedArray:
         return module.NamedSharding(module.AbstractMesh((), ()), module.PartitionSpec(*[None] * self.ndim))
 
     def __repr__(self) -> str:
-        return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
+        return self.str_short(short_dtypes=True)
 
     def str_short(self, short_dtypes: bool = False, mesh_axis_types: bool = False) -> str:
         """Return the type as JAX writes it, "float32[2,3]" or "f32[2,3]".
 
         `mesh_axis_types` has no effect.
         """
-        return repr(self) if short_dtypes else f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
+        return f"{dtypes.short_name(self.dtype) if short_dtypes else self.dtype.name}{self._sizes()}"
+
+    def str_long(self) -> str:
+        """Return the type as `str` gives it in JAX, weak ones as "~float32[]"."""
+        return f"{'~' * self.weak_type}{self.str_short()}"
+
+    def _sizes(self) -> str:
+        return f"[{','.join(map(str, self.shape))}]"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ShapedArray, (self.shape, self.dtype, self.weak_type)

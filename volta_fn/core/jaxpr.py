@@ -40,7 +40,7 @@ class Var:
         self.aval = aval
 
     def __repr__(self) -> str:
-        return f"Var(id={id(self)}):{self.aval}"
+        return f"Var(id={id(self)}):{self.aval!r}"
 
 
 class Literal:
@@ -367,7 +367,7 @@ class _Names:
 
     def __call__(self, atom: Atom) -> str:
         if isinstance(atom, Literal):
-            return f"{_literal(atom)}:{atom.aval}"
+            return f"{_literal(atom)}:{atom.aval!r}"
         if atom not in self.names:
             n, name = len(self.names) + 1, ""
             while n:
@@ -388,7 +388,7 @@ def format_jaxpr(jaxpr: Jaxpr, indent: int = 0, *, sources: bool = False) -> str
     pad = " " * (indent + 4)
 
     def binders(variables: Sequence[Var]) -> str:
-        return " ".join(f"{name(v)}:{v.aval}" for v in variables)
+        return " ".join(f"{name(v)}:{v.aval!r}" for v in variables)
 
     head = " ".join(filter(None, ["{ lambda", binders(jaxpr.constvars), ";", f"{binders(jaxpr.invars)}. let"]))
     equations = []

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, NewType
 
 import numpy as np
@@ -24,8 +24,8 @@ from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError
 from volta_fn.extend.dtypes import convert_element_type as _convert_element_type
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim
-from volta_fn.primitives.random import PHILOX_WORDS, threefry2x32
-from volta_fn.random.keys import RBG, THREEFRY, UNSAFE_RBG, KeyType, PRNGKeyArray, key, wrap_key_data
+from volta_fn.primitives.random import PHILOX_WORDS, random_bits, threefry2x32
+from volta_fn.random.keys import RBG, THREEFRY, UNSAFE_RBG, KeyType, PRNGKeyArray, key, seeded, wrap_key_data
 from volta_fn.transforms.vmap import vmap
 
 # Implementations.
@@ -91,6 +91,24 @@ def threefry_2x32(keypair: Any, count: Any) -> Array:
     numbers = _numpy.concatenate([counts.ravel(), _numpy.zeros(is_odd, "uint32")]).reshape(2, -1)
     words = _numpy.concatenate(threefry2x32(first_key, second_key, numbers[0], numbers[1]))
     return words[: counts.size].reshape(counts.shape)
+
+
+def threefry_seed(seed: Any) -> Array:
+    """Return the two words of Threefry's key for an integer seed.
+
+    >>> threefry_seed(jnp.int32(42))
+    Array([ 0, 42], dtype=uint32)
+    """
+    return seeded("threefry_seed", seed, THREEFRY)
+
+
+def threefry_random_bits(key: Any, bit_width: int, shape: Sequence[int]) -> Array:
+    """Return random bits by the two words of a key of Threefry's.
+
+    >>> threefry_random_bits(threefry_seed(jnp.int32(42)), 16, (2,))
+    Array([ 5026, 12505], dtype=uint16)
+    """
+    return random_bits(key, shape, bit_width)
 
 
 # Functions of arrays and of keys.

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from volta_fn.compat.config import config
 from volta_fn.core.arrays.array import Array, ConcreteArray
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import AlreadyImportedError, UnsupportedError
 from volta_fn.lazy_imports import load
@@ -384,7 +385,8 @@ def install() -> None:
     """Let `import jax` mean volta_fn in this process, with JAX's semantics.
 
     Indices out of range are moved inside or dropped, and dtypes are of 32 bits unless `jax_enable_x64` is set; docs/jax_differences.md
-    has a table. The class of arrays is named ArrayImpl, and its base `jax.Array`, as in JAX. Calling it again does nothing.
+    has a table. The class of arrays is named ArrayImpl, its base `jax.Array`, and types are written as float32[2,3], as in JAX. Calling it
+    again does nothing.
 
     Raises `AlreadyImportedError` if the real JAX is loaded: install before anything imports it.
     """
@@ -398,4 +400,5 @@ def install() -> None:
             )
     sys.meta_path.insert(0, _FINDER)
     ConcreteArray.__name__, Array.__module__ = "ArrayImpl", "jax"
+    ShapedArray.__str__ = ShapedArray.str_long  # type: ignore[method-assign,assignment]  # "float32[2]", as JAX writes types
     config.follow_jax()

@@ -150,7 +150,7 @@ def as_signed(numbers: Array) -> Array:
     """Return integers as int32 or int64; those beyond as the greatest number."""
     signed = np.dtype(np.int64 if numbers.dtype.itemsize == 8 else np.int32)
     if numbers.dtype in dtypes.UNSIGNED and numbers.dtype.itemsize >= signed.itemsize:
-        numbers = lax.min(numbers, numbers.dtype.type(dtypes.iinfo(signed).max))
+        numbers = lax.min(numbers.dtype.type(dtypes.iinfo(signed).max), numbers)
     return numbers.astype(signed)
 
 

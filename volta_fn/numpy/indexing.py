@@ -338,7 +338,7 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
         raise ArgumentError("place: vals must not be empty")
     index = dtypes.index_dtype(max(value.size, new.size))
     rank = lax.cumsum(lax.convert_element_type(chosen, index), 0) - 1
-    picked = new[lax.rem(lax.max(rank, index.type(0)), index.type(new.size))]
+    picked = new[lax.rem(lax.max(index.type(0), rank), index.type(new.size))]
     return lax.reshape(lax.select(chosen, picked, lax.reshape(value, (value.size,))), value.shape)
 
 
@@ -444,7 +444,7 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Array, ...]:
     zero, one = full_like_scalar(at, 0), full_like_scalar(at, 1)
     total = functools.reduce(lax.mul, sizes, one)
     at = lax.select(lax.lt(at, zero), lax.add(at, total), at)
-    at = lax.max(lax.min(at, lax.sub(total, one)), zero)
+    at = lax.max(zero, lax.min(lax.sub(total, one), at))  # bounds first, as in JAX: rules of interpreters may depend on it
     results = []
     for n in reversed(sizes):
         divisor = lax.max(n, one)

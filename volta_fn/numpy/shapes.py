@@ -356,7 +356,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     # Element i of the result comes from the first slice whose cumulative count exceeds i.
     passed = lax.le(ends, lax.reshape(lax.iota(index, total_repeat_length), (total_repeat_length, 1)))
     source = lax.reduce_sum(lax.convert_element_type(passed, index), (1,))
-    source = lax.min(source, index.type(value.shape[dim] - 1))
+    source = lax.min(index.type(value.shape[dim] - 1), source)
     return constrained(value[(slice(None),) * dim + (source,)], out_sharding)
 
 

@@ -240,7 +240,7 @@ def _rank(haystack: Array, needles: Array, side: str) -> Array:
         return rank
     for bit in reversed(range(size.bit_length())):
         longer = lax.add(rank, index.type(1 << bit))
-        last = haystack.at[lax.min(lax.sub(longer, index.type(1)), index.type(size - 1))].get(mode="promise_in_bounds")
+        last = haystack.at[lax.min(index.type(size - 1), lax.sub(longer, index.type(1)))].get(mode="promise_in_bounds")
         fits = lax.bitwise_and(lax.le(longer, index.type(size)), _goes_after(last, needles, side))
         rank = lax.select(fits, longer, rank)
     return rank
@@ -393,7 +393,7 @@ def unique(
     (bounds,) = _INDEXING.positions_of_nonzero(groups.starts, size + 1, n)
     starts = lax.slice_in_dim(bounds, 0, size)
     in_range = lax.lt(starts, to_dtype(n, starts.dtype))
-    first = groups.order[lax.min(starts, starts.dtype.type(max(n - 1, 0)))] if n else starts
+    first = groups.order[lax.min(starts.dtype.type(max(n - 1, 0)), starts)] if n else starts
     results = [_values(slices, first, in_range, fill_value, dim)]
     if return_index:
         results.append(as_index(lax.select(in_range, first, first.dtype.type(0) if not n else groups.order[0])))
@@ -462,7 +462,7 @@ def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: 
         contained = _any_of([lax.eq(lax.index_in_dim(tests, i, keepdims=False), value) for i in range(tests.size)], value.shape)
     else:
         ordered = lax.sort(tests)
-        nearest = ordered[lax.min(searchsorted(ordered, value), dtypes.index_dtype(tests.size).type(tests.size - 1))]
+        nearest = ordered[lax.min(dtypes.index_dtype(tests.size).type(tests.size - 1), searchsorted(ordered, value))]
         contained = lax.eq(nearest, value)
     return lax.bitwise_not(contained) if invert else contained
 
@@ -497,7 +497,7 @@ def _compacted(values: Array, keep: Array, size: int | None, fill_value: Any) ->
     fill = to_dtype(0 if fill_value is None else fill_value, values.dtype)
     if not size or not values.size:
         return broadcast_to(fill, (size,))
-    chosen = values[lax.min(index, index.dtype.type(values.size - 1))]
+    chosen = values[lax.min(index.dtype.type(values.size - 1), index)]
     in_range = lax.lt(index, index.dtype.type(values.size))
     if fill_value is None:
         fill = lax.select(in_range[0], chosen[0], fill)
@@ -556,7 +556,7 @@ def _first_positions(values: Array, queries: Array, in_range: Array) -> Array:
         return broadcast_to(array(np.int32(0)), queries.shape)
     index = dtypes.index_dtype(values.size)
     ordered, order = lax.sort((values, lax.iota(index, values.size)), num_keys=1)
-    at = lax.min(searchsorted(ordered, queries), index.type(values.size - 1))
+    at = lax.min(index.type(values.size - 1), searchsorted(ordered, queries))
     return lax.select(in_range, order[at], index.type(values.size))
 
 

@@ -656,7 +656,7 @@ def arg_extreme(w: Writer, eqn: Equation, x: str) -> str:
 @rule("top_k")
 def top_k(w: Writer, eqn: Equation, x: str) -> Sequence[str]:
     """Return the largest elements along the last axis."""
-    values, positions = w.ops("TopK", 2, x, ints(w, [eqn.params["k"]]), axis=int(eqn.params["dimension"]))
+    values, positions = w.ops("TopK", 2, x, ints(w, [eqn.params["k"]]), axis=int(eqn.params["axis"]))
     return values, w.op("Cast", positions, to=number_of(eqn.outvars[1].aval.dtype))
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any, ClassVar, NamedTuple, TypeVar, overload
+
+import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value
@@ -160,25 +164,24 @@ def trace_body(function: Callable[..., Any], args: Sequence[Any], avals: Sequenc
 
 class _CacheEntry(NamedTuple):
     body: Body
-    #: The names of globals that the function may read, and their values and those of its closure when it was traced.
-    names: tuple[str, ...]
+    #: What the function refers to, as it was after it had been traced.
     seen: list[Any]
 
 
-#: The programs of functions, for as long as these live. A function that sees other closed-over or global values is traced again.
-_caches: WeakIdentityDict[FunctionType, CallCache] = WeakIdentityDict()
+#: The programs of functions, for as long as these live. A function that refers to other values is traced again.
+_caches: WeakIdentityDict[Callable[..., Any], CallCache] = WeakIdentityDict()
 
 
 def _find(function: Any, key: Any) -> Body | None:
     """Return the program cached under a key, if it is still valid."""
-    # Only plain functions have one: other callables may change unseen.
-    cache = _caches.get(function) if type(function) is FunctionType else None
+    cache = _caches.get(function) if _is_compared_by_identity(function) else None
     entry = None if cache is None else cache.table("bodies").get(key)
-    return entry.body if entry is not None and _all_identical(entry.seen, _referenced_values(function, entry.names)) else None
+    return entry.body if entry is not None and _all_identical(entry.seen, _references(function)) else None
 
 
 def _store(function: Any, key: Any, body: Body) -> None:
-    if type(function) is not FunctionType:
+    seen = _references(function)
+    if seen is None:
         return
     cache = _caches.get(function)
     if cache is None:
@@ -186,23 +189,59 @@ def _store(function: Any, key: Any, body: Body) -> None:
             _caches.clear()
         cache = CallCache("jit", ["bodies"], _PROGRAMS)
         _caches.set(function, cache)
-    names = tuple(set(_names(function.__code__)))
     cache.reserve(1)
-    cache.table("bodies")[key] = _CacheEntry(body, names, _referenced_values(function, names))
+    cache.table("bodies")[key] = _CacheEntry(body, seen)
 
 
-def _names(code: CodeType) -> Iterator[str]:
+@functools.lru_cache(maxsize=_FUNCTIONS)
+def _names(code: CodeType) -> tuple[str, ...]:
     """Return the names that a function and its nested functions look up outside."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
+    nested = [_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return tuple({*code.co_names, *itertools.chain(*nested)})
 
 
-def _referenced_values(function: FunctionType, names: Sequence[str]) -> list[Any]:
+def _references(function: Any) -> list[Any] | None:
+    """Return the values that a function refers to; None if they may change unseen.
+
+    They are the globals and the closure of a plain function. A callable object refers to its attributes and those of its class, and to
+    what its `__call__` and the functions among its attributes refer to.
+    """
+    if type(function) is FunctionType:
+        return _referenced_values(function)
+    attributes, method = getattr(function, "__dict__", None), vars(type(function)).get("__call__")
+    if type(attributes) is not dict or type(method) is not FunctionType or not _is_compared_by_identity(function):
+        return None
+    inherited = itertools.chain(*[vars(base).values() for base in type(function).__mro__[:-1]])
+    parts = [*_parts(method), *_parts(attributes), *inherited]
+    return None if any(part is _CHANGING for part in parts) else parts
+
+
+def _is_compared_by_identity(function: Any) -> bool:
+    return type(function).__hash__ is object.__hash__ and type(function).__weakrefoffset__ > 0  # type: ignore[comparison-overlap]
+
+
+#: Stands for an attribute of a callable object whose value may change unseen.
+_CHANGING = object()
+#: Classes of values that never change, and the depth of containers from which on they count as changing.
+_CONSTANT, _DEPTH = (type(None), bool, int, float, complex, str, bytes, type, np.dtype), 4
+
+
+def _parts(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Yield a function and what it refers to, or the elements of a container."""
+    if type(value) is FunctionType:
+        yield from (value, *_referenced_values(value))
+    elif depth <= _DEPTH and isinstance(value, (Mapping, tuple, list)):
+        for element in (*value, *value.values()) if isinstance(value, Mapping) else (*value,):
+            yield from _parts(element, depth + 1)
+    else:
+        yield value if isinstance(value, _CONSTANT) else _CHANGING
+
+
+def _referenced_values(function: FunctionType) -> list[Any]:
     """Return the values of the globals and the closure that a function reads."""
+    code = function.__code__
     cells = [_cell_contents(cell) for cell in function.__closure__ or ()]
-    return [*cells, *[function.__globals__.get(n) for n in names], function.__code__, function.__defaults__, function.__kwdefaults__]
+    return [*cells, *[function.__globals__.get(n) for n in _names(code)], code, function.__defaults__, function.__kwdefaults__]
 
 
 def _cell_contents(cell: Any) -> Any:
@@ -212,8 +251,8 @@ def _cell_contents(cell: Any) -> Any:
         return None
 
 
-def _all_identical(old: Sequence[Any], new: Sequence[Any]) -> bool:
-    return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
+def _all_identical(old: Sequence[Any], new: Sequence[Any] | None) -> bool:
+    return new is not None and len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
 
 
 # Loops and branches under `disable_jit`, whose functions Python calls.

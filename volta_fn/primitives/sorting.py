@@ -25,7 +25,6 @@ from volta_fn.primitives.elementwise.cast import convert_element_type, decoded
 from volta_fn.primitives.reduction import reduce_max, reduce_min
 
 INT32 = np.dtype(np.int32)
-_BATCH = batch_in_front(lambda size, dimension, **params: {"dimension": dimension + 1, **params})
 
 
 # sort
@@ -50,7 +49,8 @@ def _sort_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, dimension: i
     return outs, permuted
 
 
-sort_p = Primitive("sort", _sort_abstract, jvp=_sort_jvp, batch=_BATCH, multiple_results=True)
+_SORT_BATCH = batch_in_front(lambda size, dimension, **params: {"dimension": dimension + 1, **params})
+sort_p = Primitive("sort", _sort_abstract, jvp=_sort_jvp, batch=_SORT_BATCH, multiple_results=True)
 
 
 def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
@@ -89,27 +89,26 @@ def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = 
 # top_k
 
 
-def _top_k_abstract(operand: ShapedArray, *, k: int, dimension: int) -> tuple[ShapedArray, ShapedArray]:
+def _top_k_abstract(operand: ShapedArray, *, k: int, axis: int) -> tuple[ShapedArray, ShapedArray]:
     if operand.dtype in dtypes.COMPLEX:
         raise DTypeError(f"top_k is not defined for {operand.dtype.name}, which has no order; take the real part or the absolute value")
-    if not 0 <= dimension < operand.ndim or not 0 <= k <= operand.shape[dimension]:
-        raise ShapeError(
-            f"top_k: k={k} must be between 0 and the size of dimension {dimension} of the operand, whose shape is {operand.shape}"
-        )
-    if not fits(operand.shape[dimension], np.iinfo(INT32).max):
-        raise ShapeError(f"top_k: indices are int32, which dimension {dimension} of shape {operand.shape} exceeds; split it")
-    shape = (*operand.shape[:dimension], k, *operand.shape[dimension + 1 :])
+    if not 0 <= axis < operand.ndim or not 0 <= k <= operand.shape[axis]:
+        raise ShapeError(f"top_k: k={k} must be between 0 and the size of axis {axis} of the operand, whose shape is {operand.shape}")
+    if not fits(operand.shape[axis], np.iinfo(INT32).max):
+        raise ShapeError(f"top_k: indices are int32, which axis {axis} of shape {operand.shape} exceeds; split it")
+    shape = (*operand.shape[:axis], k, *operand.shape[axis + 1 :])
     return operand.update(shape=shape), ShapedArray(shape, INT32)
 
 
-def _top_k_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, k: int, dimension: int) -> tuple[tuple[Array, Array], list[Any]]:
-    values, indices = bind(top_k_p, *primals, k=k, dimension=dimension)
+def _top_k_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, k: int, axis: int) -> tuple[tuple[Array, Array], list[Any]]:
+    values, indices = bind(top_k_p, *primals, k=k, axis=axis)
     (tangent,) = tangents
-    permuted = Zero(values.aval.tangent_aval()) if type(tangent) is Zero else take_along_dim(tangent, indices, dimension)
+    permuted = Zero(values.aval.tangent_aval()) if type(tangent) is Zero else take_along_dim(tangent, indices, axis)
     return (values, indices), [permuted, Zero(indices.aval.tangent_aval())]
 
 
-top_k_p = Primitive("top_k", _top_k_abstract, jvp=_top_k_jvp, batch=_BATCH, multiple_results=True)
+_TOP_K_BATCH = batch_in_front(lambda size, k, axis: {"k": k, "axis": axis + 1})
+top_k_p = Primitive("top_k", _top_k_abstract, jvp=_top_k_jvp, batch=_TOP_K_BATCH, multiple_results=True)
 
 
 def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Array, Array]:
@@ -125,7 +124,7 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Array, Array]:
     value = as_value(operand)
     if not value.shape:
         raise ShapeError("top_k needs an operand with at least one dimension, got a scalar")
-    values, indices = bind(top_k_p, decoded(value), k=as_integer(k, "top_k: k"), dimension=canonical_axis(axis, value.ndim))
+    values, indices = bind(top_k_p, decoded(value), k=as_integer(k, "top_k: k"), axis=canonical_axis(axis, value.ndim))
     return convert_element_type(values, value.dtype, values.weak_type), indices
 
 

@@ -342,7 +342,7 @@ def key(seed: Any, *, impl: str | KeyType | None = None, dtype: str | KeyType | 
     [ 0 42]
     """
     name = _implementation("key", impl, dtype)
-    return PRNGKeyArray(_seeded("key", _moved(seed), name), name)
+    return PRNGKeyArray(seeded("key", _moved(seed), name), name)
 
 
 def as_key(key_or_seed: Any) -> Any:
@@ -356,7 +356,7 @@ def PRNGKey(seed: Any, *, impl: str | KeyType | None = None) -> Array:
     >>> vf.random.PRNGKey(42)
     Array([ 0, 42], dtype=uint32)
     """
-    return _seeded("PRNGKey", _moved(seed), _implementation("PRNGKey", impl, None))
+    return seeded("PRNGKey", _moved(seed), _implementation("PRNGKey", impl, None))
 
 
 def _implementation(function: str, impl: str | KeyType | None, dtype: str | KeyType | None) -> str:
@@ -376,7 +376,8 @@ def _moved(seed: Any) -> Any:
     return seed + settings.current.random_seed_offset if settings.current.random_seed_offset else seed
 
 
-def _seeded(function: str, seed: Any, impl: str) -> Array:
+def seeded(function: str, seed: Any, impl: str) -> Array:
+    """Return the words of an implementation's key for a seed; errors name `function`."""
     words = _threefry_seeded(function, seed)
     return words if impl == THREEFRY else lax.concatenate([words, words], 0)
 
@@ -525,7 +526,7 @@ def fold_in(key: Key, data: Any) -> Key:
     if value.shape:
         raise ShapeError(f"fold_in: data must be one integer, got an array of shape {value.shape}. Use volta_fn.vmap for several.")
     if _impl_of(key, words) == UNSAFE_RBG:
-        blocks = random_bits(_seeded("fold_in", value, UNSAFE_RBG), (_UNSAFE_STEPS, PHILOX_WORDS))
+        blocks = random_bits(seeded("fold_in", value, UNSAFE_RBG), (_UNSAFE_STEPS, PHILOX_WORDS))
         return _like(key, lax.bitwise_xor(words, lax.index_in_dim(blocks, -1, keepdims=False)))
     return _like(key, random_fold_in(words, value))
 

@@ -99,7 +99,7 @@ def test_top_k_is_the_head_of_the_falling_order(dtype, shape, data):
     for place in np.ndindex(*last.shape[:-1]):
         falling = functools.cmp_to_key(lambda a, b: -1 if a > b else int(a < b))
         order[place] = sorted(range(shape[axis]), key=lambda i: falling(number_key(last[place][i])))[:k]
-    values, indices = top_k(x, k=k, dimension=axis)
+    values, indices = top_k(x, k=k, axis=axis)
     assert indices.dtype == np.int32
     np.testing.assert_array_equal(indices, np.moveaxis(order, -1, axis))
     same(values, np.moveaxis(np.take_along_axis(last, order, -1), -1, axis))

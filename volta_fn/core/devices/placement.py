@@ -56,14 +56,13 @@ class PlacedAval(ShapedArray):
         """The axes along which the value varies, as ``.varying``."""
         return ManualAxisType(self.vma)
 
-    def __repr__(self) -> str:
+    def _sizes(self) -> str:
         spec = self.sharding.spec
         names = ["".join(map(str, spec.axes_of(i))) if len(spec.axes_of(i)) < 2 else _listed(spec.axes_of(i)) for i in range(self.ndim)]
         sizes = [f"{size}@{name}" if name else str(size) for size, name in zip(self.shape, names, strict=True)]
-        plain = ShapedArray.__repr__(self)
         vma = sorted(map(str, self.vma))
         varying = f"{{V:{vma[0] if len(vma) == 1 else _listed(vma)}}}" if vma else ""
-        return f"{plain[: plain.index('[')]}[{','.join(sizes)}]{varying}"
+        return f"[{','.join(sizes)}]{varying}"
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def batch_in_front(shifted: Callable[..., dict[str, Any]] | None = None) -> Rule
     """
 
     def make(primitive: Primitive) -> Callable[..., Any]:
-        def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Any, Any]:
+        def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], /, **params: Any) -> tuple[Any, Any]:
             stacked = stacked_in_front(axis, args, dims)
             outs = bind(primitive, *stacked, **(params if shifted is None else shifted(axis.size, **params)))
             return (outs, [0] * len(outs)) if primitive.multiple_results else (outs, 0)

@@ -127,12 +127,12 @@ def sort(*operands: np.ndarray, dimension: int, is_stable: bool, num_keys: int) 
     return tuple(np.take_along_axis(operand, order, dimension) for operand in operands)
 
 
-def top_k(operand: np.ndarray, *, k: int, dimension: int = -1) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ``k`` greatest along ``dimension``, descending, and int32 indices.
+def top_k(operand: np.ndarray, *, k: int, axis: int = -1) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ``k`` greatest along ``axis``, descending, and int32 indices.
 
     Of equals the lower index comes first. NaN counts as greater than infinity.
     """
-    last = np.moveaxis(operand, dimension, -1)
+    last = np.moveaxis(operand, axis, -1)
     falling = ~rank(last)
     if 0 < k * 8 < last.shape[-1]:
         # The indices of the `k` least, ascending. Of equals to the greatest of them, the first ones are taken.
@@ -145,7 +145,7 @@ def top_k(operand: np.ndarray, *, k: int, dimension: int = -1) -> tuple[np.ndarr
     else:
         indices = stable_order(falling)[..., :k]
     values = np.take_along_axis(last, indices, -1)
-    return np.moveaxis(values, -1, dimension), np.moveaxis(indices.astype(np.int32), -1, dimension)
+    return np.moveaxis(values, -1, axis), np.moveaxis(indices.astype(np.int32), -1, axis)
 
 
 def argmax(operand: np.ndarray, *, axes: tuple[int, ...], index_dtype: Any) -> np.ndarray:

@@ -32,7 +32,7 @@ _CHUNK = 1 << 16
 def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
     """Return the routine of the primitive."""
     (operand,) = avals
-    k, axis = params["k"], params["dimension"]
+    k, axis = params["k"], params["axis"]
     size = operand.shape[axis]
     if not k * operand.size:
         return empty_routine()

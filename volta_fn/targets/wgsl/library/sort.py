@@ -629,7 +629,7 @@ def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: 
     k = params["k"]
     if not k * operand.size:
         return Routine(())
-    rows = rows_of(operand, params["dimension"])
+    rows = rows_of(operand, params["axis"])
     workspaces = Workspaces(_SPACES)
     words = key_words(operand.dtype)
     if rows.size > SHORT and k <= MOST and len(words) == 1:
