@@ -474,7 +474,7 @@ _OTHER_MACHINES = ("mosaic", "triton", "cudnn", "tpu", "debugger", "test", "fuse
 
 
 def private_names(surface: dict[str, list[Name]]) -> str:
-    """Return the table of the public objects that private modules of the installed JAX define.
+    """Return the table of the public objects that JAX's private modules define.
 
     Those that are here by their public names have the same object by the private ones. `PRIVATE` is empty meanwhile.
     """

@@ -552,7 +552,9 @@ def ffi_lowering(
     skip_ffi_layout_processing: bool = False,
     **lowering_args: Any,
 ) -> Callable[..., Any]:
-    """Return a primitive's lowering rule that calls a target; keywords of the rule are attributes.
+    """Return a lowering rule that calls a target.
+
+    Keywords of the rule are attributes.
 
     Args:
         call_target_name: the name of `register_ffi_target`.
@@ -579,7 +581,10 @@ def ffi_lowering(
 
 
 def _outermost_first(layouts: Sequence[Any] | None) -> list[Any] | None:
-    """Return the orders of axes from the outermost one on; layouts tell those themselves."""
+    """Return the orders of axes from the outermost one on.
+
+    Layouts tell those themselves.
+    """
     if layouts is None:
         return None
     return [layout if layout is None or hasattr(layout, "major_to_minor") else tuple(reversed(layout)) for layout in layouts]

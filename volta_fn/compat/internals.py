@@ -91,7 +91,10 @@ def check_arraylike(fun_name: str, *args: Any, emit_warning: bool = False, **kwa
 
 
 def promote_shapes(fun_name: str, *args: Any) -> list[Array]:
-    """Return arrays with leading axes of size one, so that all have as many as the largest; scalars beside one rank stay so."""
+    """Return arrays with leading axes of size one, so that all have one rank.
+
+    Scalars beside arrays of one rank stay scalars.
+    """
     arrays = [as_value(x) for x in args]
     ranks = {x.ndim for x in arrays if x.ndim}
     return arrays if len(ranks) < 2 else [x.reshape((*(1,) * (max(ranks) - x.ndim), *x.shape)) for x in arrays]

@@ -1,4 +1,4 @@
-"""Operations on lists, tuples and functions of JAX's private module `jax._src.util`, by its names and parameters."""
+"""Operations of `jax._src.util` on lists, tuples and functions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def merge_lists(bs: Sequence[bool], l0: Sequence[T], l1: Sequence[T]) -> list[T]
 
 
 def subs_list(subs: Sequence[int | None], src: Sequence[T], base: Iterable[T]) -> list[T]:
-    """Return the elements of `base`, or those of `src` at the indices that are not None."""
+    """Return elements of `src` by the indices, and of `base` where they are None."""
     rest = iter(base)
     return [src[i] if i is not None else next(rest) for i in subs]
 
@@ -169,7 +169,10 @@ def set_module(module: str) -> Callable[[T], T]:
 
 
 def cache(max_size: int | None = 4096, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that keeps a function's results; the options that concern JAX's settings have no effect."""
+    """Return a decorator that keeps a function's results.
+
+    The options concern JAX's settings, and have no effect.
+    """
     return functools.lru_cache(maxsize=max_size)
 
 

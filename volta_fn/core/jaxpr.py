@@ -168,7 +168,10 @@ class Jaxpr:
         )
 
     def pretty_print(self, *, source_info: bool = False, use_color: bool = False, **options: Any) -> str:
-        """Return the program as text, with the lines of equations if asked for; JAX's other `options` have no effect."""
+        """Return the program as text, with the lines of equations if asked for.
+
+        JAX's other `options` have no effect.
+        """
         return format_jaxpr(self, sources=source_info)
 
     def __repr__(self) -> str:

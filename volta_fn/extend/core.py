@@ -162,7 +162,10 @@ class LoweringContext:
         self.primitive, self.avals_in, self.avals_out = primitive, list(avals_in), list(avals_out)
 
     def replace(self, **changes: Any) -> LoweringContext:
-        """Return a context with another `primitive`, `avals_in` or `avals_out`; other fields have no effect."""
+        """Return a context with another `primitive`, `avals_in` or `avals_out`.
+
+        Other fields have no effect.
+        """
         fields: dict[str, Any] = {"primitive": self.primitive, "avals_in": self.avals_in, "avals_out": self.avals_out} | changes
         return LoweringContext(fields["primitive"], fields["avals_in"], fields["avals_out"])
 
