@@ -2,7 +2,8 @@
 
 `--record` walks the public modules of the JAX that is installed and writes `tests/jax/surface.txt`: each module, and below it each public
 name with its kind and signature, and each public attribute of a class. `--imported` writes `volta_fn/jax/imported_names.txt`, names that
-a module has because it imports them. `--record-newer` writes to `tests/jax/newer_surface.txt` what a
+a module has because it imports them, and `--private` writes `volta_fn/jax/private_names.txt`, public objects by the private modules that
+define them. `--record-newer` writes to `tests/jax/newer_surface.txt` what a
 newer JAX that is installed has beyond it. `--missing` lists what is not here, and `--signatures` where parameters or defaults differ.
 Without an option the tool writes docs/jax_names.md, the count of each module. `tests/jax/test_surface.py` holds the comparison.
 
@@ -34,6 +35,7 @@ from volta_fn.jax.namespace import VERSION, Refused, read_refused, read_table, r
 
 SURFACE = ROOT / "tests" / "jax" / "surface.txt"
 IMPORTED = ROOT / "volta_fn" / "jax" / "imported_names.txt"
+PRIVATE = IMPORTED.with_name("private_names.txt")
 #: The release of the newest JAX, and its names and signatures that the recorded one lacks.
 NEWER_VERSION, NEWER = "0.12.0.1", SURFACE.with_name("newer_surface.txt")
 PAGE = ROOT / "docs" / "jax_names.md"
@@ -466,6 +468,65 @@ def _origin(name: str, value: Any) -> tuple[str, str]:
     return "", ""
 
 
+_PRIVATE_HEAD = "# Public names by the private modules of JAX that define them: volta_fn/jax/namespace.py says how to read this.\n"
+#: Parts of the paths of private modules that are about other machines, or JAX's own tests.
+_OTHER_MACHINES = ("mosaic", "triton", "cudnn", "tpu", "debugger", "test", "fuser", "mlir", "pathways")
+
+
+def private_names(surface: dict[str, list[Name]]) -> str:
+    """Return the table of the public objects that JAX's private modules define.
+
+    Those that are here by their public names have the same object by the private ones. `PRIVATE` is empty meanwhile.
+    """
+    PRIVATE.write_text(_PRIVATE_HEAD)
+    public: dict[int, list[tuple[str, str]]] = {}
+    for path in surface:
+        if path.startswith("jax.example_libraries"):
+            continue
+        with contextlib.suppress(Exception):  # a module that needs a package or a device
+            for name, value in vars(_imported(path)).items():
+                if str(getattr(value, "__module__", "")).startswith("jax"):
+                    public.setdefault(id(value), []).append((path, name))
+    table, packages = [_PRIVATE_HEAD], {""}
+    for path in sorted(name for name in sys.modules if name.startswith("jax._src.")):
+        module = sys.modules[path]
+        if any(part in path for part in _OTHER_MACHINES) or not getattr(module, "__file__", None):
+            continue
+        homes: dict[str, list[str]] = {}
+        for name in _defined(Path(str(module.__file__))):
+            places = public.get(id(getattr(module, name, None)), [("", "")])
+            home, original = next((place for place in places if place[1] == name), places[0])
+            with contextlib.suppress(Exception):  # a name that is not here
+                if home and not isinstance(getattr(here(home), original), type(Refused)) and not _has(path, name):
+                    homes.setdefault(home, []).append(name if name == original else f"{name}={original}")
+        if homes:
+            parents = [path[:k] for k, letter in enumerate(path) if letter == "."][2:]
+            table += [f"{parent}\n" for parent in parents if parent not in packages]
+            packages.update([*parents, path])
+            table += [f"{path}\n", *[f"    {home}: {' '.join(items)}\n" for home, items in sorted(homes.items())]]
+    return "".join(table)
+
+
+def _defined(source: Path) -> list[str]:
+    """Return the names that a module's source defines, in their order."""
+    names: dict[str, None] = {}
+    for node in ast.parse(source.read_text()).body:
+        if isinstance(node, _DEFINITIONS):
+            names[node.name] = None
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id: None for target in targets if isinstance(target, ast.Name)}
+    return list(names)
+
+
+def _has(path: str, name: str) -> bool:
+    """Return True if a module of JAX's path here has a name."""
+    try:
+        return hasattr(here(path), name)
+    except ImportError:
+        return False
+
+
 # The page.
 
 _HEAD = f"""# Names of JAX {VERSION}
@@ -531,6 +592,9 @@ def main(options: list[str]) -> None:
         return
     if "--imported" in options:
         IMPORTED.write_text(imported_names(read()))
+        return
+    if "--private" in options:
+        PRIVATE.write_text(private_names(read()))
         return
     differences = list(compare(read(), here))
     newer = read(NEWER.read_text())

@@ -60,6 +60,12 @@ def test_every_setting_of_jax_is_here_and_has_a_state() -> None:
         _ = ours.nonsense
 
 
+def test_the_arguments_of_update_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(config.values, "jax_log_compiles", False)
+    config.update(name="jax_log_compiles", val=True)
+    assert config.read("jax_log_compiles") is True
+
+
 def test_a_setting_is_updated_through_the_module() -> None:
     """So that `jax.config.update` works after `import volta_fn as jax`."""
     vf.config.update("jax_log_compiles", True)

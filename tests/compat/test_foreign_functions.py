@@ -21,6 +21,7 @@ from volta_fn import ffi
 from volta_fn.compat import foreign_functions as module
 from volta_fn.config import enable_x64
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CallbackError, UnsupportedError
+from volta_fn.extend import core, interpreters
 
 HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(module._CallFrame))
 HEADER = Path(ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
@@ -82,6 +83,29 @@ def test_results_of_several_shapes() -> None:
         permuted[[k, pivot]] = permuted[[pivot, k]]
     assert int(info) == 0
     np.testing.assert_allclose(lower @ upper, permuted, rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, vf.jit])
+def test_a_call_is_the_lowering_of_a_primitive(transform: Callable[..., Any]) -> None:
+    primitive = core.Primitive("factor")
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(lambda a: (a, core.ShapedArray((), np.dtype("int32"))))
+    columns = (0, 1)  # from the innermost axis on
+    rule = ffi.ffi_lowering(
+        "lapack_dpotrf_ffi",
+        operand_layouts=[columns],
+        result_layouts=[columns, ()],
+        operand_output_aliases={0: 0},
+        backend_config={"uplo": 0},
+    )
+    interpreters.register_lowering(primitive, lambda context, a: rule(context.replace(tokens_in=None), a, uplo=np.uint8(ord("L"))))
+    primitive.def_impl(lambda a: interpreters.apply_primitive(primitive, a))
+    a = matrix("float64", 4, 4)
+    a = a @ a.T + 4 * np.eye(4)
+    a[0, 3] = 7.0  # above the diagonal, which is not read
+    factor, info = transform(primitive.bind)(a)
+    assert int(info) == 0
+    np.testing.assert_allclose(np.tril(factor), np.linalg.cholesky(np.tril(a) + np.tril(a, -1).T), rtol=1e-13)
 
 
 # Handlers in Python, which read what a handler in C++ would.

@@ -190,3 +190,39 @@ def test_helpers_of_lax_and_of_promotion() -> None:
     assert [x.dtype.name for x in internals.promote_args_inexact("f", 1, 2)] == ["float32"] * 2
     with pytest.raises(ArgumentTypeError, match="^f: argument 1"):
         internals.promote_args("f", "text")
+
+
+def test_helpers_of_linear_algebra_and_of_lowering_rules() -> None:
+    from jax._src.lax import linalg
+
+    x = np.array([[1, 2 + 1j], [3j, 4]], np.complex64)
+    np.testing.assert_array_equal(internals._H(x), linalg._H(jax.numpy.asarray(x)))
+    np.testing.assert_array_equal(internals.symmetrize(vnp.asarray(x)), linalg.symmetrize(jax.numpy.asarray(x)))
+    for dtype in ("float32", "complex64"):
+        aval = vf.typeof(vnp.ones((2, 1), dtype))
+        nans = internals._nan_like_hlo(None, aval)
+        assert nans.dtype == dtype and nans.shape == (2, 1) and np.isnan(nans).all() and internals._complex_basetype(dtype) == "float32"
+        zeros = internals.full_like_aval(None, 0, aval)
+        ok = internals.compare_hlo(zeros, zeros, "EQ", "FLOAT")
+        wide = internals.broadcast_in_dim(None, vnp.arange(2), vf.ShapeDtypeStruct((2, 3), "int32"), broadcast_dimensions=range(1))
+        assert ok.all() and wide.tolist() == [[0] * 3, [1] * 3]
+        chosen = internals._broadcasting_select_hlo(None, wide > 0, None, vnp.ones((2, 3), dtype), None, nans, aval)
+        assert np.isnan(chosen[0]).all() and (chosen[1] == 1).all()
+
+
+def test_shapes_and_arrays_of_arguments() -> None:
+    numpy_util = jax._src.numpy.util
+    for arguments in ((np.ones((2, 3)), np.ones(3), np.ones(())), (np.ones((2, 3)), np.ones(()))):
+        shapes = [x.shape for x in internals.promote_shapes("f", *arguments)]
+        assert shapes == [np.shape(x) for x in numpy_util.promote_shapes("f", *arguments)]
+    assert internals.ensure_arraylike("f", 1.0).shape == () and len(internals.ensure_arraylike("f", 1.0, 2)) == 2
+    internals.check_arraylike("f", 1, np.ones(2))
+    with pytest.raises(TypeError):
+        internals.check_arraylike("f", "text")
+
+
+def test_effects_are_of_a_primitive() -> None:
+    effect = internals.GenericEffect("write")
+    assert effect == internals.GenericEffect("write") != internals.GenericEffect("read") and effect.prim == "write"
+    internals.lowerable_effects.add_type(internals.GenericEffect)
+    assert internals.GenericEffect in internals.lowerable_effects

@@ -187,3 +187,11 @@ def test_options_are_listed_where_another_value_is_given() -> None:
         check_option("c", "f: mode", ("a", "b", 3))
     with pytest.raises(ArgumentError, match="f: mode must be 'a' or 'b', got 1"):
         check_option(1, "f: mode", {"a": 0, "b": 1})
+
+
+def test_types_tell_a_memory_and_a_sharding_as_those_of_jax() -> None:
+    ours, theirs = vf.typeof(jnp.ones((2, 3))), jax.typeof(jax.numpy.ones((2, 3)))
+    assert ours.memory_space.name == theirs.memory_space.name == "Device"
+    assert ours.sharding.mesh.empty and tuple(ours.sharding.spec) == tuple(theirs.sharding.spec) == (None, None)
+    rows = ours.sharding.update(spec=vf.P(None))
+    assert ours.update(shape=(2,), sharding=rows, memory_space=ours.memory_space) is type(ours)((2,), ours.dtype, sharding=rows)

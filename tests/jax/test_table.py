@@ -7,7 +7,7 @@ import pytest
 import volta_fn.jax as ours
 from tests.jax.programs import output_of
 from tools.jax_surface import NEWER, read
-from volta_fn.jax.namespace import Entry, read_imported, read_refused, read_table
+from volta_fn.jax.namespace import Entry, read_imported, read_private, read_refused, read_table
 from volta_fn.lazy_imports import load
 
 TABLE = read_table()
@@ -66,6 +66,23 @@ from jax.experimental.ode import api_util, jnp, partial
 import functools, jax
 assert jnp is jax.numpy and api_util is jax.api_util and partial is functools.partial
 assert not hasattr(jax.experimental.ode, "lu_factor")
+"""
+    assert output_of("import jax\n" + checks) == ""
+
+
+def test_private_modules_have_the_public_objects_that_they_define() -> None:
+    table = {path: entry.names for path, entry in read_private().items()}
+    assert sum(map(len, table.values())) > 700
+    checks = f"""
+import importlib
+for path, names in {table!r}.items():
+    module = importlib.import_module(path)
+    for name, (home, original) in names.items():
+        assert getattr(module, name) is getattr(importlib.import_module(home), original), (path, name)
+from jax._src.numpy import reductions  # a module of this name is one of volta_fn's, too
+from jax._src.numpy.linalg import inv
+import jax
+assert inv is jax.numpy.linalg.inv and reductions.median is jax.numpy.median
 """
     assert output_of("import jax\n" + checks) == ""
 

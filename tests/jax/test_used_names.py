@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import inspect
 
 import pytest
 
@@ -88,3 +90,38 @@ def test_keywords_are_parameters() -> None:
 )
 def test_uses_are_names_with_their_attributes(source: str, names: set[str]) -> None:
     assert set(used(ast.parse(source))) == names
+
+
+#: Parameters of JAX's methods by their object and name that those here lack: fields of equations of which there are none.
+ABSENT_PARAMETERS = {"equation.replace": ["effects", "source_info", "ctx"]}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_methods_have_the_parameters_of_jax(name: str) -> None:
+    jax = pytest.importorskip("jax")
+    theirs, ours = make_object(OBJECTS[name], jax), make_object(OBJECTS[name], volta_fn.jax)
+    for attribute in dir(type(theirs)):
+        if attribute.startswith("_") or not has(theirs, attribute) or not has(ours, attribute):
+            continue
+        with contextlib.suppress(TypeError, ValueError, NotImplementedError):  # no function, one in C, or no value
+            parameters = inspect.signature(getattr(theirs, attribute)).parameters.values()
+            inspect.signature(getattr(ours, attribute))
+            named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and not p.name.startswith("_")]
+            missing = [parameter for parameter in named if not accepts(getattr(ours, attribute), parameter)]
+            assert missing == ABSENT_PARAMETERS.get(f"{name}.{attribute}", [])
+
+
+def test_methods_use_the_parameters() -> None:
+    jnp, random = volta_fn.jax.numpy, volta_fn.jax.random
+    x = jnp.arange(6).reshape(2, 3, out_sharding=None)
+    assert x.compress([True, False, True], axis=1, size=3, fill_value=9).tolist() == [[0, 2, 9], [3, 5, 9]]
+    assert x.flatten(out_sharding=None).shape == (6,) and x.to_device(device=x.device).device == x.device and x.view(type=None) is x
+    keys = random.split(random.key(0), 4).reshape(2, 2, order="C", out_sharding=None)
+    assert keys.flatten(order="C").shape == keys.ravel(out_sharding=None).shape == (4,)
+    with pytest.raises(ValueError, match="order must be 'C'"):
+        keys.reshape(4, order="F")
+    with pytest.raises(ValueError, match="type must be None"):
+        x.view(type=list)
+    ref = volta_fn.jax.new_ref(jnp.zeros(2))
+    ref.addupdate(x=1.0, idx=0)
+    assert ref[...].tolist() == [1, 0]

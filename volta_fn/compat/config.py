@@ -247,12 +247,12 @@ class Config:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {**IGNORED, **_DEFAULTS}
 
-    def update(self, name: str, value: Any) -> None:
+    def update(self, name: str, val: Any) -> None:
         """Set a setting; raise `UnknownSettingError` if there is none of that name."""
         self._checked_name(name)
         if name in EFFECTIVE:
-            EFFECTIVE[name](value)
-        self.values[name] = value
+            EFFECTIVE[name](val)
+        self.values[name] = val
 
     def read(self, name: str) -> Any:
         """Return a setting; raise `UnknownSettingError` if there is none of that name."""

@@ -541,3 +541,50 @@ def _orders(name: str, layouts: Sequence[Any] | None, number: int) -> list[Any]:
     if len(layouts) != number:
         raise ArgumentError(f"ffi_call: {name} has {len(layouts)} entries, for {number} arrays")
     return [getattr(layout, "major_to_minor", layout) for layout in layouts]
+
+
+def ffi_lowering(
+    call_target_name: str,
+    *,
+    operand_layouts: Sequence[Any] | None = None,
+    result_layouts: Sequence[Any] | None = None,
+    backend_config: Mapping[str, Any] | None = None,
+    skip_ffi_layout_processing: bool = False,
+    **lowering_args: Any,
+) -> Callable[..., Any]:
+    """Return a lowering rule that calls a target.
+
+    Keywords of the rule are attributes.
+
+    Args:
+        call_target_name: the name of `register_ffi_target`.
+        operand_layouts: for each operand the axes from the innermost one in memory on, or None for the order of rows.
+        result_layouts: the same of the results.
+        backend_config: further attributes.
+        skip_ffi_layout_processing: accepted; it has no effect.
+        lowering_args: `operand_output_aliases` and `has_side_effect` as `ffi_call` takes them; others have no effect.
+
+    Raises `UnsupportedError` for functions whose `api_version` is below 4.
+    """
+    options = {
+        "has_side_effect": lowering_args.get("has_side_effect", False),
+        "input_layouts": _outermost_first(operand_layouts),
+        "output_layouts": _outermost_first(result_layouts),
+        "input_output_aliases": lowering_args.get("operand_output_aliases"),
+        "custom_call_api_version": lowering_args.get("api_version", 4),
+    }
+
+    def rule(context: Any, *operands: Any, **params: Any) -> list[Any]:
+        return list(ffi_call(call_target_name, list(context.avals_out), **options)(*operands, **(dict(backend_config or {}) | params)))
+
+    return rule
+
+
+def _outermost_first(layouts: Sequence[Any] | None) -> list[Any] | None:
+    """Return the orders of axes from the outermost one on.
+
+    Layouts tell those themselves.
+    """
+    if layouts is None:
+        return None
+    return [layout if layout is None or hasattr(layout, "major_to_minor") else tuple(reversed(layout)) for layout in layouts]

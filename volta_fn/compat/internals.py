@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,9 @@ from volta_fn.core.staging import function_name
 from volta_fn.core.staging import wraps as functools_wraps
 from volta_fn.core.trace import Trace, current_trace, set_trace
 from volta_fn.errors import GradientError, ShapeError
+from volta_fn.extend.core import Effect
 from volta_fn.extend.interpreters import apply_primitive as apply_primitive
+from volta_fn.extend.stablehlo import compare
 from volta_fn.numpy.arguments import promote, promote_inexact
 from volta_fn.numpy.ufuncs import core_sizes
 from volta_fn.primitives.array_operations.ref_views import Slice
@@ -69,6 +72,67 @@ def promote_args(fun_name: str, *args: Any) -> list[Array]:
 def promote_args_inexact(fun_name: str, *args: Any) -> list[Array]:
     """Return arrays in the inexact dtype that they promote to."""
     return promote_inexact(fun_name, *args)
+
+
+def _complex_basetype(dtype: Any) -> np.dtype:
+    """Return the real dtype of a dtype's precision."""
+    return np.dtype(dtypes.finfo(dtypes.as_dtype(dtype)).dtype)
+
+
+def ensure_arraylike(fun_name: str, /, *args: Any) -> Any:
+    """Return an argument, or a tuple of several, as arrays."""
+    arrays = tuple([as_value(x) for x in args])
+    return arrays[0] if len(arrays) == 1 else arrays
+
+
+def check_arraylike(fun_name: str, *args: Any, emit_warning: bool = False, **kwargs: Any) -> None:
+    """Raise an error if an argument is no array."""
+    ensure_arraylike(fun_name, *args)
+
+
+def promote_shapes(fun_name: str, *args: Any) -> list[Array]:
+    """Return arrays with leading axes of size one, so that all have one rank.
+
+    Scalars beside arrays of one rank stay scalars.
+    """
+    arrays = [as_value(x) for x in args]
+    ranks = {x.ndim for x in arrays if x.ndim}
+    return arrays if len(ranks) < 2 else [x.reshape((*(1,) * (max(ranks) - x.ndim), *x.shape)) for x in arrays]
+
+
+def _H(x: Array) -> Array:  # JAX's name
+    """Return the conjugate transposes of matrices."""
+    return vnp.conj(vnp.matrix_transpose(x))
+
+
+def symmetrize(x: Array) -> Array:
+    """Return the Hermitian parts of matrices."""
+    return (x + _H(x)) / 2
+
+
+def full_like_aval(ctx: Any, value: Any, aval: ShapedArray) -> Array:
+    """Return a number repeated, in a lowering rule."""
+    return vnp.full(aval.shape, value, aval.dtype)
+
+
+def compare_hlo(x: Any, y: Any, direction: str, comparison_type: str | None = None) -> Array:
+    """Return a comparison by its name in StableHLO, such as "EQ", in a lowering rule."""
+    return compare(as_value(x), as_value(y), direction.lower())
+
+
+def broadcast_in_dim(ctx: Any, op: Any, aval_out: ShapedArray, *, broadcast_dimensions: Any, **options: Any) -> Array:
+    """Return an array repeated to a type, in a lowering rule."""
+    return lax.broadcast_in_dim(op, aval_out.shape, tuple(broadcast_dimensions))
+
+
+def _nan_like_hlo(ctx: Any, aval: ShapedArray) -> Array:
+    """Return NaNs of a type."""
+    return vnp.full(aval.shape, complex(np.nan, np.nan) if aval.dtype in dtypes.COMPLEX else np.nan, aval.dtype)
+
+
+def _broadcasting_select_hlo(ctx: Any, which: Any, which_aval: Any, x: Any, x_aval: Any, y: Any, y_aval: Any) -> Array:
+    """Return the elements of `x` where `which` is true, else those of `y`."""
+    return vnp.where(which, x, y)
 
 
 def _const(example: Any, val: Any) -> Any:
@@ -307,7 +371,16 @@ class EffectTypes(set[type]):
         self.add(effect_type)
 
 
-control_flow_allowed_effects, lowerable_effects, remat_allowed_effects = EffectTypes(), EffectTypes(), EffectTypes()
+control_flow_allowed_effects, custom_derivatives_allowed_effects = EffectTypes(), EffectTypes()
+lowerable_effects, remat_allowed_effects = EffectTypes(), EffectTypes()
+
+
+@dataclass(frozen=True)
+class GenericEffect(Effect):
+    """The effect of a primitive that must run."""
+
+    prim: Any
+
 
 #: Paths that libraries leave out of JAX's tracebacks; here `source.register_exclusion` has that effect.
 _exclude_paths: list[str] = []

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from volta_fn.core.arrays.array import Array, ConcreteArray
+from volta_fn.core.aval import MemorySpace
 from volta_fn.core.devices.device import (
     Device,
-    MemorySpace,
     available_devices,
     current_default_device,
     default_backend,

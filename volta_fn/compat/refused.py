@@ -28,7 +28,6 @@ def _refuse(name: str) -> Any:
     return refuse
 
 
-ffi_lowering = _refuse("ffi_lowering")
 build_ffi_lowering_function = _refuse("build_ffi_lowering_function")
 
 

@@ -6,6 +6,7 @@ Types of arrays, known before their numbers, with sizes that may be symbolic, an
 from __future__ import annotations
 
 import contextlib
+import enum
 import math
 import os
 import sys
@@ -169,6 +170,14 @@ _MOST_AXES = 64
 _MOST_BYTES = sys.maxsize
 
 
+class MemorySpace(enum.Enum):
+    """A kind of memory in JAX; arrays of a device lie in one, which all mean."""
+
+    Device = enum.auto()
+    Host = enum.auto()
+    Any = enum.auto()
+
+
 class ShapedArray:
     """The shape, dtype and weak type of an array, without its values.
 
@@ -186,8 +195,13 @@ class ShapedArray:
     size: int
     #: Whether the dtype is a real floating one.
     is_float: bool
+    #: The memory of arrays of the type: there is one.
+    memory_space: ClassVar[MemorySpace] = MemorySpace.Device
 
-    def __new__(cls, shape: Shape, dtype: np.dtype, weak_type: bool = False, *, sharding: None = None) -> ShapedArray:
+    def __new__(
+        cls, shape: Shape, dtype: np.dtype, weak_type: bool = False, *, sharding: Any = None, manual_axis_type: Any = None,
+        memory_space: Any = None,
+    ) -> ShapedArray:  # fmt: skip
         try:
             key: tuple[Any, ...] = (shape, dtype, weak_type)
             aval = _interned.get(key)
@@ -242,8 +256,14 @@ class ShapedArray:
     def __reduce__(self) -> tuple[Any, ...]:
         return ShapedArray, (self.shape, self.dtype, self.weak_type)
 
-    def update(self, shape: Shape | None = None, dtype: np.dtype | None = None, weak_type: bool | None = None) -> ShapedArray:
-        """Return the aval that differs from this one in the given fields."""
+    def update(
+        self, shape: Shape | None = None, dtype: np.dtype | None = None, weak_type: bool | None = None, *, sharding: Any = None,
+        manual_axis_type: Any = None, memory_space: Any = None,
+    ) -> ShapedArray:  # fmt: skip
+        """Return the aval that differs from this one in the given fields.
+
+        Those of shardings and memories have no effect, as in the constructor.
+        """
         return ShapedArray(
             self.shape if shape is None else shape,
             self.dtype if dtype is None else dtype,

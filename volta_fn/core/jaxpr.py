@@ -167,8 +167,11 @@ class Jaxpr:
             self.eqns if eqns is None else [*eqns],
         )
 
-    def pretty_print(self, *, source_info: bool = False, use_color: bool = False) -> str:
-        """Return the program as text, with the lines of equations if asked for."""
+    def pretty_print(self, *, source_info: bool = False, use_color: bool = False, **options: Any) -> str:
+        """Return the program as text, with the lines of equations if asked for.
+
+        JAX's other `options` have no effect.
+        """
         return format_jaxpr(self, sources=source_info)
 
     def __repr__(self) -> str:
@@ -247,10 +250,10 @@ class ClosedJaxpr:
         """The outputs."""
         return self.jaxpr.outvars
 
-    def pretty_print(self, *, source_info: bool = False, use_color: bool = False) -> str:
+    def pretty_print(self, *, source_info: bool = False, use_color: bool = False, **options: Any) -> str:
         """Return the program as text, with the user's line of each equation if asked for.
 
-        It has no colors, whatever `use_color` says.
+        It has no colors, whatever `use_color` says, and JAX's other `options` have no effect.
 
         >>> import volta_fn as vf
         >>> print(vf.make_jaxpr(lambda x: x * 2)(1.0).pretty_print(source_info=True))

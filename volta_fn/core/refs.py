@@ -141,9 +141,9 @@ class Ref(Typed):
                 )
         self.value = value
 
-    def addupdate(self, value: Any, idx: Any = ()) -> None:
-        """Add `value` to the elements at `idx`, as `ref.addupdate` does."""
-        addupdate(self, idx, value)
+    def addupdate(self, x: Any, idx: Any = ()) -> None:
+        """Add `x` to the elements at `idx`, as `ref.addupdate` does."""
+        addupdate(self, idx, x)
 
     def crossed(self) -> list[Trace]:
         """Return the traces up to the owner; staging traces record the reference."""

@@ -161,6 +161,14 @@ class LoweringContext:
     def __init__(self, primitive: core.Primitive, avals_in: Sequence[ShapedArray], avals_out: Sequence[ShapedArray]) -> None:
         self.primitive, self.avals_in, self.avals_out = primitive, list(avals_in), list(avals_out)
 
+    def replace(self, **changes: Any) -> LoweringContext:
+        """Return a context with another `primitive`, `avals_in` or `avals_out`.
+
+        Other fields have no effect.
+        """
+        fields: dict[str, Any] = {"primitive": self.primitive, "avals_in": self.avals_in, "avals_out": self.avals_out} | changes
+        return LoweringContext(fields["primitive"], fields["avals_in"], fields["avals_out"])
+
     @property
     def module_context(self) -> LoweringContext:
         """The module's context, which is this one: there are no modules here."""

@@ -144,7 +144,7 @@ def _function(name: str, advice: str) -> Any:
 #
 # Names that can mean nothing here stand in a table of their own: `refused_names.txt`. So do names that modules of JAX's have only
 # because they import them, such as `jnp`, which programs import from there all the same: `imported_names.txt`, whose homes are JAX's
-# modules or others.
+# modules or others. `private_names.txt` has what JAX defines in private modules and offers in public ones, which are its homes.
 
 #: The release of JAX whose names these are.
 VERSION = "0.10.2"
@@ -178,6 +178,17 @@ def read_refused() -> dict[str, dict[str, str]]:
 def read_imported() -> dict[str, Entry]:
     """Return the entries of names that modules have because they import them."""
     return parse_table(Path(__file__).with_name("imported_names.txt").read_text(encoding="utf-8"))
+
+
+@cache
+def read_private() -> dict[str, Entry]:
+    """Return the entries of private modules, whose names public modules have, too."""
+    return parse_table(Path(__file__).with_name("private_names.txt").read_text(encoding="utf-8"))
+
+
+def is_module(path: str) -> bool:
+    """Return True if a table has the module of this path."""
+    return path in read_table() or path in read_refused() or (path.startswith("jax._src.") and path in read_private())
 
 
 def refused_names(path: str) -> list[str]:
@@ -264,17 +275,18 @@ class Namespace(ModuleType):
             home, original = entry.names[name]
             if (module := _loaded(home)) is not None and (not original or hasattr(module, original)):
                 return getattr(module, original) if original else module
-        if path in read_table():
+        if is_module(path) and path not in read_refused():
             return load(f"{self._root}{path[len(path.partition('.')[0]) :]}")
         for home in entry.homes:
             if (value := _public(home, name, self)) is not self:
                 return value
         if (value := refused(self._path, name, read_refused().get(self._path, {}))) is not None:
             return value
-        if path in read_refused():
+        if is_module(path):
             return load(f"{self._root}{path[len(path.partition('.')[0]) :]}")
-        if self._path in read_imported() and name in (imported := read_imported()[self._path].names):
-            home, original = imported[name]
+        table = read_private() if self._path.startswith("jax._src.") else read_imported()
+        if self._path in table and name in (names := table[self._path].names):
+            home, original = names[name]
             first, dot, rest = home.partition(".")
             module = load(f"{self._root}{dot}{rest}" if first == self._path.partition(".")[0] else home)
             return getattr(module, original) if original else module
@@ -366,7 +378,7 @@ class Finder(DistributionFinder):
         for root, stands_for in self.packages.items():
             if fullname == root or fullname.startswith(f"{root}."):
                 module_path = stands_for + fullname[len(root) :]
-                if module_path not in read_table() and module_path not in read_refused():
+                if not is_module(module_path):
                     return None
                 return ModuleSpec(fullname, _Loader(root, module_path), is_package=True)
         return None

@@ -555,10 +555,11 @@ class Lowered(_Stage):
         """
         return cost_of(self._traced.jaxpr)
 
-    def compile(self, compiler_options: Any = None) -> Compiled:
+    def compile(self, compiler_options: Any = None, *, device_assignment: Any = None) -> Compiled:
         """Return the compiled function of the dynamic arguments.
 
-        `compiler_options` are those of XLA, which have no effect. Raises `ExecutionError` for names that XLA cannot have, as JAX does.
+        `compiler_options` are those of XLA, which have no effect, nor has `device_assignment`. Raises `ExecutionError` for names that XLA
+        cannot have, as JAX does.
         """
         if unknown := [name for name in compiler_options or () if not name.startswith("xla_")]:
             raise ExecutionError(f"No such compile option: {unknown[0]!r}; those of XLA begin with xla_, and have no effect here")

@@ -112,9 +112,9 @@ def byteswapped(x: Array) -> Array:
 # Methods of arrays that are not a function of this package without change (`attached.FUNCTIONS`).
 
 
-def _reshape(self: Array, *shape: Any, order: str = "C") -> Array:
+def _reshape(self: Array, *shape: Any, order: str = "C", out_sharding: Any = None) -> Array:
     """Reshape; the sizes come as one tuple or as several integers, one may be -1."""
-    return shapes.reshape(self, shape[0] if len(shape) == 1 else shape, order)
+    return shapes.reshape(self, shape[0] if len(shape) == 1 else shape, order, out_sharding=out_sharding)
 
 
 def _transpose(self: Array, *axes: Any) -> Array:
@@ -122,12 +122,14 @@ def _transpose(self: Array, *axes: Any) -> Array:
     return shapes.transpose(self, axes[0] if len(axes) == 1 else axes or None)
 
 
-def _flatten(self: Array, order: str = "C") -> Array:
-    return shapes.ravel(self, order)
+def _flatten(self: Array, order: str = "C", *, out_sharding: Any = None) -> Array:
+    return shapes.ravel(self, order, out_sharding=out_sharding)
 
 
-def _compress(self: Array, condition: Any, axis: int | None = None) -> Array:
-    return indexing.compress(condition, self, axis)
+def _compress(
+    self: Array, condition: Any, axis: int | None = None, *, out: None = None, size: int | None = None, fill_value: Any = 0
+) -> Array:
+    return indexing.compress(condition, self, axis, size=size, fill_value=fill_value, out=out)
 
 
 def _astype(self: Array, dtype: Any, copy: bool = False, device: Any = None) -> Array:
@@ -135,11 +137,13 @@ def _astype(self: Array, dtype: Any, copy: bool = False, device: Any = None) -> 
     return creation.astype(self, dtype, copy=copy, device=device)
 
 
-def _view(self: Array, dtype: Any = None, *sizes: Never) -> Array:
+def _view(self: Array, dtype: Any = None, *sizes: Never, type: None = None) -> Array:
     """Reinterpret the bits as another dtype, as NumPy does.
 
     The last dimension grows or shrinks.
     """
+    if type is not None:
+        raise ArgumentError(f"view: arrays have one class, so type must be None, got {type!r:.80}")
     if sizes or isinstance(dtype, (int, tuple)):
         raise ArgumentTypeError("view reinterprets bits as another dtype; a new shape is x.reshape(3, -1), or x[:, None] for a new axis")
     new_dtype = self.dtype if dtype is None else dtypes.as_dtype(dtype)
@@ -175,7 +179,7 @@ def _namespace(self: Array, *, api_version: str | None = None) -> Any:
     return load("volta_fn.numpy")
 
 
-def _to_device(self: Array, device: str | Device, /, *, stream: None = None) -> Array:
+def _to_device(self: Array, device: str | Device, *, stream: None = None) -> Array:
     """Return the array on a device, as `device_put` does."""
     if stream is not None:
         raise ArgumentError(f"to_device: devices here have no streams, got stream={stream!r}; pass None")

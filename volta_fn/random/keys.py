@@ -219,18 +219,23 @@ class PRNGKeyArray(_Base):
         """``keys.at[index].set(key)`` and ``.get()``, as of arrays."""
         return KeyUpdates(self)
 
-    def reshape(self, *shape: Any) -> PRNGKeyArray:  # type: ignore[override]
-        """Reshape to a shape given as integers or one sequence; one of them may be -1."""
+    def reshape(self, *shape: Any, order: str = "C", out_sharding: Any = None) -> PRNGKeyArray:
+        """Reshape to a shape given as integers or one sequence; one of them may be -1.
+
+        `order` must be "C"; `out_sharding` has no effect.
+        """
+        if order != "C":
+            raise ArgumentError(f"reshape: keys have the order of rows, so order must be 'C', got {order!r}")
         sizes = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
         explicit_size = math.prod(n for n in sizes if n != -1)
         full = [self.size // max(explicit_size, 1) if n == -1 else n for n in sizes]
         return PRNGKeyArray(lax.reshape(self._data, (*full, self._data.shape[-1])), self._impl)
 
-    def flatten(self) -> PRNGKeyArray:  # type: ignore[override]
-        """Return the keys along one dimension."""
-        return self.reshape(-1)
+    def flatten(self, order: str = "C", *, out_sharding: Any = None) -> PRNGKeyArray:
+        """Return the keys along one dimension, as `reshape` does."""
+        return self.reshape(-1, order=order, out_sharding=out_sharding)
 
-    ravel = flatten  # type: ignore[assignment]
+    ravel = flatten
 
     def squeeze(self, axis: int | Sequence[int] | None = None) -> PRNGKeyArray:
         """Drop dimensions of size 1: all of them, or those given."""

@@ -15,8 +15,8 @@ import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, unmasked, wrap
-from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
-from volta_fn.core.devices.device import Device, MemorySpace, find_device
+from volta_fn.core.aval import MemorySpace, ShapedArray, ShapeDtypeStruct
+from volta_fn.core.devices.device import Device, find_device
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ExportError, ShapeError
 from volta_fn.lazy_imports import deferred, load

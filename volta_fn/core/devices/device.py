@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import numbers
 import os
 import threading
@@ -61,14 +60,6 @@ def set_mesh_compiler(compile_for_mesh: Callable[[Any, Device, Any], Executable 
 
 #: Seconds from a time-out to the next wait.
 _BETWEEN_WAITS = 0.1
-
-
-class MemorySpace(enum.Enum):
-    """A kind of memory in JAX; arrays of a device lie in one, which all mean."""
-
-    Device = enum.auto()
-    Host = enum.auto()
-    Any = enum.auto()
 
 
 class MemoryStats(NamedTuple):
