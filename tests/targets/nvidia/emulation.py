@@ -444,7 +444,10 @@ def _read(address: int, type_: str) -> Any:
 
 
 def _bytes(type_: str, value: Any) -> bytes:
-    return struct.pack("<f", value) if type_ == "float" else struct.pack("<I", value & 0xFFFFFFFF)
+    if type_ == "float":
+        with np.errstate(over="ignore"):  # sums of what memory had before
+            return np.float32(value).tobytes()
+    return struct.pack("<I", value & 0xFFFFFFFF)
 
 
 def _ldmatrix(given: dict[int, list[Any]], transposed: bool) -> dict[int, Sequence[Any]]:

@@ -20,6 +20,8 @@ from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, N
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import TENSORFLOAT32
+from volta_fn.targets.nvidia import patches
+from volta_fn.targets.nvidia.kernel import kernel_dispatch
 from volta_fn.targets.nvidia.matmul import dispatch_of, elementwise_dispatches
 from volta_fn.targets.nvidia.matmul.problem import (
     HALVES,
@@ -33,6 +35,7 @@ from volta_fn.targets.nvidia.matmul.problem import (
     WindowAxis,
     WindowOperand,
     candidates,
+    cost,
     estimated,
 )
 from volta_fn.targets.nvidia.matmul.results import Results, Rounded, Stored, partial_sums
@@ -304,6 +307,12 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
     splits = _MOST_ELEMENTS // results if finish and not a.phases else 1
     options = [s for s in schedules(device) if isinstance(s, WarpSchedule) or not (s.turns and (a.in_registers or a.phases))]
     schedule = estimated(product, device, options, splits)
+    by_patches = patches.patches(product) if device.matrix_units == "wgmma" else None
+    if by_patches is not None:
+        fills = a.c.y.offset == 0 and results == elements
+        tiling = patches.estimated(by_patches, device, _MOST_ELEMENTS // elements if fills else 1)
+        if tiling is not None and patches.cost(by_patches, tiling, device.processors) < cost(product, schedule, device.processors):
+            return _by_patches(a, by_patches, tiling, arrays, numbers, dtype, elements, device)
     is_scattered = not 0 < min(target.columns.strides[-1:], default=0) <= _NEAR
     if schedule.splits == 1 and not (is_scattered and finish):
         store: Results = Stored(product, schedule, target, 2)
@@ -321,6 +330,30 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
         dispatches += elementwise_dispatches(kernel, (source, total), device)
         source = total
     return [*dispatches, *elementwise_dispatches(last, (source, 2), device)]
+
+
+def _by_patches(
+    a: Arrangement,
+    problem: patches.Patches,
+    schedule: patches.PatchSchedule,
+    arrays: _Arrays,
+    numbers: tuple[int, int],
+    dtype: np.dtype,
+    elements: int,
+    device: TargetCapabilities,
+) -> list[Dispatch]:
+    """Return the dispatches of a correlation by patches; `numbers` are those of images and taps."""
+    y, windows, taps = a.c.y, *numbers
+    group, image, output, *space = y.strides
+    strides = (group, image, output, *[0] * (2 - len(space)), *space)
+    splits = schedule.splits
+    target = patches.target(problem, schedule, dtype if splits == 1 else _FLOAT32, elements, y.offset, strides)
+    number = 2 if splits == 1 else arrays.new(4 * splits * elements)
+    kernel = patches.PatchKernel(problem, schedule, patches.results(target, schedule, 2), 3)
+    first = kernel_dispatch(kernel.header, (taps, windows, number), 1, kernel.text(), min(kernel.total, device.processors))
+    if splits == 1:
+        return [first]
+    return [first, *elementwise_dispatches(_finishing_kernel([(elements, 1, 1)], splits, dtype), (number, 2), device)]
 
 
 def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOperand, tuple[int, int]]:

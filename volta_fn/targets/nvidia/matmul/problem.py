@@ -550,7 +550,7 @@ def estimated(
     """
     processors = capabilities.processors
     options = [replace(s, splits=n) for s in schedules for n in _splits(product, s, processors) if n <= most_splits]
-    return min(options, key=lambda s: _cost(product, s, processors))
+    return min(options, key=lambda s: cost(product, s, processors))
 
 
 def _splits(product: MatrixProduct, schedule: AnySchedule, processors: int) -> list[int]:
@@ -592,7 +592,7 @@ def tiles(product: MatrixProduct, schedule: AnySchedule) -> tuple[int, int]:
     return ceil(product.m / schedule.rows), ceil(product.n / columns(product, schedule))
 
 
-def _cost(product: MatrixProduct, schedule: AnySchedule, processors: int) -> float:
+def cost(product: MatrixProduct, schedule: AnySchedule, processors: int) -> float:
     """Estimate the time of a schedule: rounds of tiles, times what each costs.
 
     To store a tile is estimated to take as long as to multiply a slice.

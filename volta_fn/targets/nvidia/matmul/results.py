@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,15 @@ class Results(ABC):
         itself.
         """
         each, half = len(sums) // self.products, self.width // 2 // self.products
-        for begin in range(0, each, half):
-            block = [x for first in range(0, len(sums), each) for x in sums[first + begin : first + min(begin + half, each)]]
+        begin = 0
+        while begin < each:
+            end = begin + min(half, 1 << (each - begin).bit_length() - 1)
+            block = [x for first in range(0, len(sums), each) for x in sums[first + begin : first + end]]
             f.synchronise_warp()
             self.stage(f, block, staging)
             f.synchronise_warp()
             self.finish(f, number, row, f.plus(column, i32(2 * begin)), 2 * len(block), staging)
+            begin = end
 
     def stage(self, f: KernelFunction, sums: Sequence[Value], staging: Value) -> None:
         """Write the sums of 32 columns to shared memory.
@@ -83,8 +87,8 @@ class Results(ABC):
     def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, width: int, staging: Value) -> None:
         """Store what is staged: so many columns, from a row and a column on."""
 
-    def inside(self, f: KernelFunction, row: Value, column: Value) -> Value | None:
-        """Emit whether a row and a column exist; None if all do."""
+    def inside(self, f: KernelFunction, number: Value, row: Value, column: Value) -> Value | None:
+        """Emit whether a row and a column of a product exist; None if all do."""
         sizes = zip(self._overhangs, (row, column), (self.rows, self.columns), strict=True)
         conditions = [f.below(index, size) for overhangs, index, size in sizes if overhangs]
         if len(conditions) == 2:
@@ -141,7 +145,7 @@ class _Elementwise(Results):
         def turn(start: Value, _: list[Value]) -> list[Value]:
             line = f.plus(start, first)
             y = f.plus(row, line)
-            with f.only_if(self.inside(f, y, x)):
+            with f.only_if(self.inside(f, number, y, x)):
                 lines = [f.plus(line, i32(k * self.apart)) for k in range(self.lines)]
                 self.put(f, number, y, x, [staged(line, product) for line in lines for product in range(self.products)])
             return []
@@ -164,7 +168,7 @@ class _Elementwise(Results):
         def turn(start: Value, _: list[Value]) -> list[Value]:
             at = f.plus(start, place)
             y, x = f.plus(row, first), f.plus(column, at)
-            with f.only_if(self.inside(f, y, x)):
+            with f.only_if(self.inside(f, number, y, x)):
                 self.put(f, number, y, x, [f.vector([staged(f.plus(first, i32(k)), at) for k in range(LANES)])])
             return []
 
@@ -179,7 +183,8 @@ class Stored(_Elementwise):
 
     def __init__(self, product: MatrixProduct, tile: AnySchedule, target: ResultMap, binding: int) -> None:
         super().__init__(product.m, product.n, tile, product.sum_dtype)
-        self.lanes = LANES if target.fours else 1
+        self.down = not target.fours and replace(target, rows=target.columns, columns=target.rows).fours
+        self.lanes = LANES if target.fours or self.down else 1
         self._target, self._binding = target, binding
 
     def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Sequence[Value]) -> None:
@@ -257,7 +262,7 @@ class Rounded(Results):
             place = f.times(f.exclusive_or(unit, f.remainder(line, 8)), 16)
             words = f.load("<4 x i32>", f.shared(f.plus(staging, f.times(line, ROW), place)), 16)
             y = f.plus(row, line)
-            with f.only_if(self.inside(f, y, x)):
+            with f.only_if(self.inside(f, number, y, x)):
                 f.store(words, _place(f, self._binding, self._target, number, y, x), 16)
 
 
