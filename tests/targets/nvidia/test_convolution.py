@@ -25,7 +25,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.config import default_matmul_precision
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.core.staging import eval_jaxpr
-from volta_fn.targets.nvidia import convolution
+from volta_fn.targets.nvidia import convolution, patches
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.matmul.problem import AnySchedule, Schedule, WarpSchedule
 from volta_fn.targets.nvidia.target import NvidiaTarget
@@ -82,6 +82,18 @@ class Case(NamedTuple):
         return equation
 
 
+#: Those whose windows do not overlap, with operands that are matrices in place.
+MATRICES = [
+    Case("matrices of images", (2, 64, 6, 4), (72, 64, 1, 1)),
+    Case("matrices of images by x", (2, 64, 6, 4), (72, 64, 1, 1), "x"),
+    Case("matrices of images by w", (3, 64, 6, 4), (72, 64, 1, 1), "w"),
+    Case("one matrix", (2, 4, 5, 64), (1, 1, 64, 72), numbers=LAST),
+    Case("one matrix by x", (2, 4, 5, 64), (1, 1, 64, 72), "x", numbers=LAST),
+    Case("one matrix by w", (2, 4, 5, 64), (1, 1, 64, 72), "w", numbers=LAST),
+    Case("matrices of groups", (2, 128, 4, 4), (144, 64, 1, 1), groups=2),
+    Case("one window of an image", (64, 64, 2, 4), (64, 64, 2, 4)),
+]
+
 CASES = [
     Case("windows", (2, 64, 5, 4), (64, 64, 3, 3)),
     Case("channels last", (2, 5, 4, 64), (2, 3, 64, 72), numbers=LAST),
@@ -111,6 +123,9 @@ CASES = [
     Case("by w, asymmetric", (2, 64, 9, 10), (64, 64, 2, 3), "w", stride=(2, 1), padding=((0, 2), (2, 0)), dilation=(1, 2)),
     Case("by w of 1x1 with stride", (3, 64, 13, 12), (64, 64, 1, 1), "w", stride=(2, 2), padding=((0, 0), (0, 0))),
     Case("by w in groups", (2, 128, 5, 5), (128, 64, 2, 1), "w", groups=2),
+    Case("by w, few channels", (2, 24, 7, 6), (40, 24, 3, 3), "w"),
+    Case("by w, few channels, channels last", (2, 7, 6, 24), (3, 3, 24, 40), "w", numbers=LAST),
+    *[case._replace(padding=((0, 0), (0, 0))) for case in MATRICES],
     *[case._replace(name=f"{case.name}, in TF32", dtype=FLOAT32, precision="tensorfloat32") for case in [
         Case("windows", (2, 64, 5, 4), (64, 64, 3, 3)),
         Case("few channels", (2, 24, 7, 6), (40, 24, 3, 3)),
@@ -118,8 +133,10 @@ CASES = [
         Case("by x with stride", (2, 64, 8, 8), (64, 64, 3, 3), "x", stride=(2, 2)),
         Case("by w", (4, 64, 6, 5), (64, 64, 2, 2), "w"),
         Case("by w, channels last", (2, 6, 5, 96), (2, 2, 96, 40), "w", numbers=LAST),
+        Case("by w, few channels", (4, 20, 6, 5), (40, 20, 2, 2), "w"),
         Case("by w, asymmetric", (4, 32, 9, 10), (64, 32, 2, 3), "w", stride=(2, 1), padding=((0, 2), (2, 0)), dilation=(1, 2)),
         Case("by w in groups", (4, 64, 5, 5), (128, 32, 2, 1), "w", groups=2),
+        *[case._replace(padding=((0, 0), (0, 0))) for case in MATRICES],
     ]],
 ]  # fmt: skip
 
@@ -230,7 +247,12 @@ def computed(
     def chosen(product: Any, device: Any, schedules: Any, most_splits: int) -> AnySchedule:
         return replace(schedule, splits=min(schedule.splits, most_splits))
 
+    def chosen_of_matrices(product: Any, device: Any, most_splits: int) -> AnySchedule:
+        return replace(schedule, splits=min(schedule.splits, most_splits))
+
     monkeypatch.setattr(convolution, "estimated", chosen)
+    monkeypatch.setattr(convolution, "choose", chosen_of_matrices)
+    monkeypatch.setattr(patches, "estimated", lambda problem, device, most_splits: None)
     routine = convolution.conv_general_dilated(tuple([atom.aval for atom in equation.invars]), equation.params, device)
     assert routine is not None
     (out,) = equation.outvars

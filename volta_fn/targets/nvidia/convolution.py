@@ -9,19 +9,32 @@ where positions are not contiguous.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.contractions import Correlation, PhasesAxis, ResultMap, Walk, contiguous_strides, merged, walk_of, with_phases
+from volta_fn.compiler.contractions import (
+    Correlation,
+    Operand,
+    PhasesAxis,
+    Problem,
+    ResultMap,
+    Walk,
+    contiguous_strides,
+    merged,
+    walk_of,
+    with_phases,
+)
 from volta_fn.compiler.ir.index import Affine, Range, along, undecided
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Node, Store
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import TENSORFLOAT32
+from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia import patches
-from volta_fn.targets.nvidia.kernel import kernel_dispatch
+from volta_fn.targets.nvidia.kernel import KernelFunction, kernel_dispatch
 from volta_fn.targets.nvidia.matmul import dispatch_of, elementwise_dispatches
 from volta_fn.targets.nvidia.matmul.problem import (
     HALVES,
@@ -35,10 +48,12 @@ from volta_fn.targets.nvidia.matmul.problem import (
     WindowAxis,
     WindowOperand,
     candidates,
+    choose,
     cost,
     estimated,
+    matrix_product,
 )
-from volta_fn.targets.nvidia.matmul.results import Results, Rounded, Stored, partial_sums
+from volta_fn.targets.nvidia.matmul.results import Bounds, Results, Rounded, Stored, partial_sums
 from volta_fn.targets.wgsl.convolution import canonical, zeros
 from volta_fn.targets.wgsl.convolution import conv_general_dilated as by_shaders
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
@@ -47,6 +62,9 @@ _FLOAT32 = np.dtype(np.float32)
 
 #: The fewest multiplications, and the fewest channels, outputs and windows, with which matrix units are faster than shaders.
 _FEWEST, _NARROWEST, _FEWEST_WINDOWS = 1 << 26, 16, 64
+
+#: Terms of sums with which they are with any number of outputs, though tiles have 64.
+_LONG = 256
 
 #: The least columns of a tile: boxes of windows that sums are over have 64, and would not end within a narrower tile.
 _FEWEST_COLUMNS = 64
@@ -121,6 +139,11 @@ class Arrangement(NamedTuple):
         return not self.along_k and self.dtype not in HALVES
 
     @property
+    def padding(self) -> int:
+        """The zeros after the channels of every tap, whose results are dropped, in sums over windows."""
+        return 0 if self.along_k else -self.channels % (ROW // self.dtype.itemsize)
+
+    @property
     def outer(self) -> list[int]:
         """The strides of images and channels in x."""
         _, image, channel, *_ = self.c.x.strides
@@ -132,6 +155,9 @@ class Arrangement(NamedTuple):
         counts = [axis.positions for axis in c.axes]
         if self.along_k:
             (windows,) = merged([c.images, *counts], [[image, *space]])
+        elif self.padding:  # zeros follow the channels of every tap
+            (taps,) = merged(counts, [space])
+            windows = Walk((*taps.sizes, c.images + self.padding), (*taps.strides, image))
         else:
             (windows,) = merged([*counts, c.images], [[*space, image]])
         outputs = walk_of(c.outputs, output)
@@ -159,11 +185,14 @@ def arrangement(c: Correlation, dtypes: Sequence[np.dtype], params: dict[str, An
     a = Arrangement(c, x, c.positions >= c.taps)
     unit, atom = UNIT // x.itemsize, ROW // x.itemsize
     windows = a.images * prod([axis.windows for axis in a.axes])
-    if min(a.channels, c.outputs) < _NARROWEST or windows < _FEWEST_WINDOWS or (a.in_registers and windows % unit):
+    is_long = by_groups and a.along_k and c.channels * c.taps >= _LONG
+    if a.channels < _NARROWEST or (c.outputs < _NARROWEST and not is_long):
+        return None
+    if windows < _FEWEST_WINDOWS or (a.in_registers and windows % unit):
         return None
     if by_groups and not all(axis.fits(len(a.axes)) for axis in a.axes):
         return None
-    if a.channels % atom and (c.groups > 1 or not a.along_k):
+    if a.channels % atom and (c.groups > 1 or (not by_groups and not a.along_k)):
         return None
     return None if c.groups > 1 and c.outputs % unit else a
 
@@ -222,7 +251,23 @@ def operand_orders(avals: Sequence[ShapedArray], params: dict[str, Any], device:
         order = (outer, *space, inner) if a.along_k else (inner, *space, outer)
         is_padded = aval.shape[order[-1]] * aval.dtype.itemsize % (ROW if number == 1 and a.along_k else UNIT)
         orders.append(tuple(range(aval.ndim)) if is_padded else order)
+    same = [tuple(range(aval.ndim)) for aval in avals]
+    if _problem_of(a.c, a.dtype) is not None:  # whatever is in place stays there
+        for candidate in (same, [orders[0], same[1]], [same[0], orders[1]]):
+            if _is_in_place(avals, params, candidate, device):
+                return candidate
     return orders
+
+
+def _is_in_place(
+    avals: Sequence[ShapedArray], params: dict[str, Any], orders: Sequence[tuple[int, ...]], device: TargetCapabilities
+) -> bool:
+    """Return whether a convolution is a product of matrices in place once its operands are transposed."""
+    transposed = [ShapedArray(tuple([aval.shape[dim] for dim in order]), aval.dtype) for aval, order in zip(avals, orders, strict=True)]
+    lhs, rhs, out = params["dimension_numbers"]
+    numbers = [tuple([order.index(dim) for dim in spec]) for order, spec in zip(orders, (lhs, rhs), strict=True)]
+    chosen = arrangements(transposed, params | {"dimension_numbers": (*numbers, out)}, device)
+    return len(chosen) == 1 and _matrices(chosen[0], device) is not None
 
 
 def schedules(device: TargetCapabilities) -> tuple[AnySchedule, ...]:
@@ -296,13 +341,21 @@ class _Arranged(NamedTuple):
 
 def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, device: TargetCapabilities) -> list[Dispatch]:
     """Return the dispatches of a correlation."""
+    matrices = _matrices(a, device)
+    if matrices is not None:
+        product, is_swapped = matrices
+        target, _ = _matrix_target(a.c, dtype, elements, is_swapped)
+        finish = _finish_axes(product, target)
+        results = product.batch * product.m * product.n
+        schedule = choose(product, device, _MOST_ELEMENTS // results if finish else 1)
+        return _stored(product, schedule, target, finish, arrays, (1, 0) if is_swapped else (0, 1), device)
     windows, other, numbers = _operands(a, arrays)
     target, across = a.target(dtype, elements)
     left, right = numbers
     product = MatrixProduct(windows, other)
     if across:
         left, right, product = right, left, MatrixProduct(other._replace(binding=0), windows._replace(binding=1))
-    finish = _finish_axes(product, target)
+    finish = _finish_axes(product, target, a.channels if a.padding else 0, across)
     results = product.batch * product.m * product.n
     splits = _MOST_ELEMENTS // results if finish and not a.phases else 1
     options = [s for s in schedules(device) if isinstance(s, WarpSchedule) or not (s.turns and (a.in_registers or a.phases))]
@@ -313,16 +366,38 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
         tiling = patches.estimated(by_patches, device, _MOST_ELEMENTS // elements if fills else 1)
         if tiling is not None and patches.cost(by_patches, tiling, device.processors) < cost(product, schedule, device.processors):
             return _by_patches(a, by_patches, tiling, arrays, numbers, dtype, elements, device)
-    is_scattered = not 0 < min(target.columns.strides[-1:], default=0) <= _NEAR
+    bounds = partial(_exists, product=product, a=a, across=across) if a.padding else None
+    return _stored(product, schedule, target, finish, arrays, (left, right), device, bounds)
+
+
+def _exists(f: KernelFunction, number: Value, row: Value, column: Value, product: MatrixProduct, a: Arrangement, across: bool) -> list[Value]:
+    """Emit the conditions of a result in a gradient by the weights: that it exists, and is of no zeros after channels."""
+    channel = f.remainder(column if across else row, a.channels + a.padding)
+    return [f.below(row, product.m), f.below(column, product.n), f.below(channel, a.channels)]
+
+
+def _stored(
+    product: MatrixProduct,
+    schedule: AnySchedule,
+    target: ResultMap,
+    finish: Sequence[tuple[int, int, int]] | None,
+    arrays: _Arrays,
+    numbers: tuple[int, int],
+    device: TargetCapabilities,
+    bounds: Bounds | None = None,
+) -> list[Dispatch]:
+    """Return the dispatches of a product of two buffers; `finish` are the axes of its results."""
+    dtype, results = target.dtype, product.batch * product.m * product.n
+    store: Results = Stored(product, schedule, target, 2, bounds)
+    is_scattered = not store.down and not 0 < min(target.columns.strides[-1:], default=0) <= _NEAR
     if schedule.splits == 1 and not (is_scattered and finish):
-        store: Results = Stored(product, schedule, target, 2)
         if dtype.itemsize == 2 and isinstance(schedule, Schedule) and Rounded.fits(target):
-            store = Rounded(product, schedule, target, 2)
-        return [dispatch_of(product, schedule, store, (left, right, 2), 1, device)]
+            store = Rounded(product, schedule, target, 2, bounds)
+        return [dispatch_of(product, schedule, store, (*numbers, 2), 1, device)]
     assert finish is not None
     partial = arrays.new(4 * schedule.splits * results)
     sums = partial_sums(product, schedule, 2)
-    first = dispatch_of(product, schedule, sums, (left, right, partial), 1, device)
+    first = dispatch_of(product, schedule, sums, (*numbers, partial), 1, device)
     *before, last = _finishing_kernels(finish, schedule.splits, dtype)
     source, dispatches = partial, [first]
     for kernel in before:
@@ -330,6 +405,72 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
         dispatches += elementwise_dispatches(kernel, (source, total), device)
         source = total
     return [*dispatches, *elementwise_dispatches(last, (source, 2), device)]
+
+
+# Correlations whose windows do not overlap, as those of one tap, and their gradients, are products of matrices that may be in place.
+
+
+class _MatrixAxes(NamedTuple):
+    """The axes of a correlation as those of products of matrices: walks of x, w and y."""
+
+    stack: tuple[Walk, Walk, Walk]
+    windows: tuple[Walk, Walk]
+    terms: tuple[Walk, Walk]
+
+
+def _matrix_axes(c: Correlation) -> _MatrixAxes | None:
+    """Return a correlation's axes as those of matrices; None if windows overlap, or are no matrix of an image."""
+    if not all(axis.inside and 1 in (axis.taps, axis.positions) for axis in c.axes):
+        return None
+    (xg, image, channel, *x), (wg, _, inner, *w), (yg, to_image, _, *y) = c.x.strides, c.w.strides, c.y.strides
+    positions = [axis.positions for axis in c.axes]
+    terms = merged([c.channels, *[axis.taps for axis in c.axes]], [[channel, *x], [inner, *w]])
+    stack = [(c.groups, xg, wg, yg)] if c.groups > 1 else []
+    images = c.images
+    (read,) = merged([images, *positions], [[image, *x]])
+    if len(read.sizes) > 1:  # a matrix for each image
+        stack.append((images, image, 0, to_image))
+        images = 1
+        (read,) = merged(positions, [x])
+    (stored,) = merged([images, *positions], [[to_image, *y]])
+    if len(read.sizes) != 1:
+        return None
+    sizes, *strides = [tuple([axis[k] for axis in stack]) for k in range(4)]
+    return _MatrixAxes((Walk(sizes, strides[0]), Walk(sizes, strides[1]), Walk(sizes, strides[2])), (read, stored), (terms[0], terms[1]))
+
+
+def _problem_of(c: Correlation, dtype: np.dtype) -> Problem | None:
+    """Return a correlation as products of matrices: windows are rows, and outputs columns."""
+    axes = _matrix_axes(c)
+    if axes is None:
+        return None
+    outputs = Walk((c.outputs,), (c.w.strides[1],))
+    windows = Operand(dtype, axes.stack[0], axes.windows[0], axes.terms[0], c.x.offset)
+    return Problem(windows, Operand(dtype, axes.stack[1], outputs, axes.terms[1], c.w.offset), _FLOAT32)
+
+
+def _matrix_target(c: Correlation, dtype: np.dtype, elements: int, is_swapped: bool) -> tuple[ResultMap, bool]:
+    """Return where such products are stored, and whether outputs are better rows: where windows are nearer to each other."""
+    axes = _matrix_axes(c)
+    assert axes is not None
+    outputs = Walk((c.outputs,), (c.y.strides[2],))
+    windows = axes.windows[1]
+    rows, columns = (outputs, windows) if is_swapped else (windows, outputs)
+    return ResultMap(dtype, elements, c.y.offset, axes.stack[2], rows, columns), _last(windows) < _last(outputs)
+
+
+def _matrices(a: Arrangement, device: TargetCapabilities) -> tuple[MatrixProduct, bool] | None:
+    """Return a correlation as a product of matrices in place, and whether outputs are its rows; None if there is none."""
+    problem = None if a.phases else _problem_of(a.c, a.dtype)
+    if problem is None:
+        return None
+    _, across = _matrix_target(a.c, a.dtype, 0, is_swapped=False)
+    for is_swapped in (across, not across):
+        ordered = problem.swapped() if is_swapped else problem
+        product = matrix_product(ordered, 0, 1, frozenset([a.dtype]), parts=device.matrix_units == "wgmma")
+        if product is not None and not product.lhs.is_copy and not product.rhs.is_copy:
+            return product, is_swapped
+    return None
 
 
 def _by_patches(
@@ -400,14 +541,18 @@ def _tap_ranges(a: Arrangement) -> list[Range]:
     return ranges
 
 
-def _finish_axes(product: MatrixProduct, target: ResultMap) -> list[tuple[int, int, int]] | None:
+def _finish_axes(product: MatrixProduct, target: ResultMap, channels: int = 0, across: bool = False) -> list[tuple[int, int, int]] | None:
     """Return the axes of results, in the order of memory.
 
-    Each is given by its size, its stride there, and that in partial sums. None if results do not fill their array.
+    Each is given by its size, its stride there, and that in partial sums. None if results do not fill their array. With `channels` there are
+    so many of a tap, and zeros after them; they are rows, or columns if `across`.
     """
     axes = []
     for walk, step in ((target.stack, product.m * product.n), (target.rows, product.n), (target.columns, 1)):
-        axes += [(s, y, step * p) for s, y, p in zip(walk.sizes, walk.strides, contiguous_strides(walk.sizes), strict=True)]
+        listed = [(s, y, step * p) for s, y, p in zip(walk.sizes, walk.strides, contiguous_strides(walk.sizes), strict=True)]
+        if channels and walk is (target.columns if across else target.rows):
+            listed[-1] = (channels, *listed[-1][1:])
+        axes += listed
     axes.sort(key=lambda axis: -axis[1])
     fills = target.start == 0 and [y for _, y, _ in axes] == list(contiguous_strides([s for s, _, _ in axes]))
     return axes if fills and axes and prod([s for s, _, _ in axes]) == target.elements else None

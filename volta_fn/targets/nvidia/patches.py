@@ -279,13 +279,13 @@ class PatchTarget(NamedTuple):
     tile: PatchTile
     map: ResultMap
 
-    def exists(self, f: KernelFunction, number: Value, column: Value) -> list[Value]:
-        """Emit the conditions of a column of a tile that is a window."""
+    def exists(self, f: KernelFunction, number: Value, row: Value, column: Value) -> list[Value]:
+        """Emit the conditions of a row and a column of a tile that are an output and a window."""
         tile, counts = self.tile, self.problem.counts(self.tile)
         down, across = self.problem.axes
         *_, image_tile, row_tile, column_tile = f.coordinates(number, (1 << 30, *counts))
-        row, image, window = f.coordinates(column, (tile.height, tile.images, tile.period))
-        conditions = []
+        line, image, window = f.coordinates(column, (tile.height, tile.images, tile.period))
+        conditions = [f.below(row, self.problem.taps.outer)] if self.problem.taps.outer % ROWS else []
         if tile.period > tile.width:
             conditions.append(f.below(window, tile.width))
         if across.windows % tile.width:
@@ -293,7 +293,7 @@ class PatchTarget(NamedTuple):
         if self.problem.windows.images % tile.images:
             conditions.append(f.below(f.plus(f.times(image_tile, tile.images), image), self.problem.windows.images))
         if down.windows % tile.height:
-            conditions.append(f.below(f.plus(f.times(row_tile, tile.height), row), down.windows))
+            conditions.append(f.below(f.plus(f.times(row_tile, tile.height), line), down.windows))
         windows = tile.period * tile.images * tile.height
         if windows < tile.columns or tile.columns % (ROW // 4):
             conditions.append(f.below(column, min(windows, tile.columns)))
@@ -317,41 +317,10 @@ def target(problem: Patches, schedule: PatchSchedule, dtype: np.dtype, elements:
     return PatchTarget(problem, tile, ResultMap(dtype, elements, start, stack, Walk((problem.taps.outer,), (output,)), walk))
 
 
-class _Bounded(Results):
-    """Results of those columns of tiles that are windows."""
-
-    place: PatchTarget
-
-    def inside(self, f: KernelFunction, number: Value, row: Value, column: Value) -> Value | None:
-        """Emit whether a row and a column of a tile exist; None if all do."""
-        conditions = self.place.exists(f, number, column)
-        if self.rows % ROWS:
-            conditions.insert(0, f.below(row, self.rows))
-        if not conditions:
-            return None
-        result = conditions[0]
-        for condition in conditions[1:]:
-            result = f.binary("and", result, condition)
-        return result
-
-
-class _BoundedStored(_Bounded, Stored):
-    def __init__(self, place: PatchTarget, schedule: PatchSchedule, binding: int) -> None:
-        self.place = place
-        super().__init__(place.problem.product, schedule, place.map, binding)
-
-
-class _BoundedRounded(_Bounded, Rounded):
-    def __init__(self, place: PatchTarget, schedule: PatchSchedule, binding: int) -> None:
-        self.place = place
-        super().__init__(place.problem.product, schedule, place.map, binding)
-
-
 def results(place: PatchTarget, schedule: PatchSchedule, binding: int) -> Results:
     """Return the way to store results."""
-    if place.map.dtype.itemsize == 2 and Rounded.fits(place.map):
-        return _BoundedRounded(place, schedule, binding)
-    return _BoundedStored(place, schedule, binding)
+    store = Rounded if place.map.dtype.itemsize == 2 and Rounded.fits(place.map) else Stored
+    return store(place.problem.product, schedule, place.map, binding, place.exists)
 
 
 # The kernel.

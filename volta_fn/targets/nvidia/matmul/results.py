@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial, reduce
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -34,14 +35,32 @@ _ROWS = 16
 LANES, LINES = 4, 2
 
 
+#: Emits the conditions of a result by the number of its product, its row and its column, where not all within a matrix are results.
+Bounds = Callable[[KernelFunction, Value, Value, Value], list[Value]]
+
+
+class Tile(Protocol):
+    """What results know of a schedule."""
+
+    @property
+    def rows(self) -> int:
+        """The rows of a tile."""
+
+    @property
+    def columns(self) -> int:
+        """The columns of a tile."""
+
+
 class Results(ABC):
     """A way to store the sums of a matrix that is computed in tiles."""
 
     #: The most columns that are staged at once.
     most_columns = ROW // 4
 
-    def __init__(self, rows: int, columns: int, tile: AnySchedule, dtype: np.dtype, products: int = 1) -> None:
-        self.rows, self.columns = rows, columns
+    def __init__(
+        self, rows: int, columns: int, tile: Tile, dtype: np.dtype, products: int = 1, bounds: Bounds | None = None
+    ) -> None:
+        self.rows, self.columns, self._bounds = rows, columns, bounds
         #: The products whose sums are stored together.
         self.products = products
         #: The type of sums.
@@ -90,10 +109,11 @@ class Results(ABC):
     def inside(self, f: KernelFunction, number: Value, row: Value, column: Value) -> Value | None:
         """Emit whether a row and a column of a product exist; None if all do."""
         sizes = zip(self._overhangs, (row, column), (self.rows, self.columns), strict=True)
-        conditions = [f.below(index, size) for overhangs, index, size in sizes if overhangs]
-        if len(conditions) == 2:
-            return f.binary("and", *conditions)
-        return conditions[0] if conditions else None
+        if self._bounds is None:
+            conditions = [f.below(index, size) for overhangs, index, size in sizes if overhangs]
+        else:
+            conditions = self._bounds(f, number, row, column)
+        return reduce(partial(f.binary, "and"), conditions) if conditions else None
 
 
 class _Elementwise(Results):
@@ -181,8 +201,8 @@ class Stored(_Elementwise):
     They are rounded to its dtype if that has 16 bits.
     """
 
-    def __init__(self, product: MatrixProduct, tile: AnySchedule, target: ResultMap, binding: int) -> None:
-        super().__init__(product.m, product.n, tile, product.sum_dtype)
+    def __init__(self, product: MatrixProduct, tile: Tile, target: ResultMap, binding: int, bounds: Bounds | None = None) -> None:
+        super().__init__(product.m, product.n, tile, product.sum_dtype, bounds=bounds)
         self.down = not target.fours and replace(target, rows=target.columns, columns=target.rows).fours
         self.lanes = LANES if target.fours or self.down else 1
         self._target, self._binding = target, binding
@@ -224,8 +244,8 @@ class Rounded(Results):
 
     most_columns = ROW // 2
 
-    def __init__(self, product: MatrixProduct, tile: AnySchedule, target: ResultMap, binding: int) -> None:
-        super().__init__(product.m, product.n, tile, product.sum_dtype)
+    def __init__(self, product: MatrixProduct, tile: Tile, target: ResultMap, binding: int, bounds: Bounds | None = None) -> None:
+        super().__init__(product.m, product.n, tile, product.sum_dtype, bounds=bounds)
         self._target, self._binding = target, binding
         self._pack = "bf16x2" if target.dtype == BFLOAT16 else "f16x2"
 
