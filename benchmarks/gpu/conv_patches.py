@@ -31,7 +31,19 @@ estimated, cost = P.estimated, P.cost
 most = 5
 
 
+MORE = [
+    L(4, 64, 56, 56, 256, **ONE), L(32, 256, 14, 14, 1024, **ONE), L(8, 512, 7, 7, 256, **ONE), L(8, 128, 28, 28, 512, **ONE),
+    L(8, 256, 56, 56, 512, **TWO, **ONE), L(16, 32, 28, 28, 64), L(16, 16, 15, 13, 40), L(16, 64, 28, 28, 3), L(16, 3, 32, 32, 64),
+    L(4, 3, 64, 64, 64, taps=(7, 7), padding=((3, 3), (3, 3)), **TWO), L(16, 128, 8, 8, 128, groups=2, **ONE),
+]  # fmt: skip
+MORE = [l._replace(last=last, dtype=dtype) for l in MORE for last in (True, False) for dtype in (L(1, 1, 1, 1, 1).dtype, FLOAT32)]
+
+
 def jobs():
+    if "more" in sys.argv:
+        for layer in MORE:
+            yield layer, None
+        return
     for layer in [*CHECKS, *TIMED[:8], *TF32, *FIRST]:
         yield layer, None
     for layer in [*TIMED, *TF32, *FIRST]:
