@@ -55,7 +55,8 @@ OTHERS = [
     Layer(128, 32, 28, 28, 64),
     Layer(128, 1, 28, 28, 32),
 ]
-SETS = {"resnet18": RESNET18, "resnet50": RESNET50, "others": OTHERS}
+KEY = [*[l for l in RESNET50 if l.taps == (1, 1)], *RESNET18[:4], *RESNET50[:4], *RESNET50[14:16], *OTHERS[1:6]]
+SETS = {"key": KEY, "resnet18": RESNET18, "resnet50": RESNET50, "others": OTHERS}
 
 
 def peer(layer, number, last):

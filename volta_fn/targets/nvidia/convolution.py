@@ -248,12 +248,18 @@ def operand_orders(avals: Sequence[ShapedArray], params: dict[str, Any], device:
         if number == 1 and a.in_registers:
             orders.append((outer, inner, *space))
             continue
+        if number == 1 and _taps_in_place(a) is not None:
+            orders.append(tuple(range(aval.ndim)))
+            continue
         order = (outer, *space, inner) if a.along_k else (inner, *space, outer)
         is_padded = aval.shape[order[-1]] * aval.dtype.itemsize % (ROW if number == 1 and a.along_k else UNIT)
         orders.append(tuple(range(aval.ndim)) if is_padded else order)
     same = [tuple(range(aval.ndim)) for aval in avals]
-    if _problem_of(a.c, a.dtype) is not None:  # whatever is in place stays there
-        for candidate in (same, [orders[0], same[1]], [same[0], orders[1]]):
+    if _problem_of(a.c, a.dtype) is not None:  # whatever is in place stays there, or the larger operand
+        along_k = [(outer, inner, *space) for outer, inner, *space in params["dimension_numbers"][:2]]
+        candidates = [[one, same[1]] for one in (orders[0], along_k[0])], [[same[0], one] for one in (orders[1], along_k[1])]
+        smaller, larger = candidates if avals[0].size <= avals[1].size else candidates[::-1]
+        for candidate in (same, *smaller, *larger):
             if _is_in_place(avals, params, candidate, device):
                 return candidate
     return orders
@@ -388,17 +394,17 @@ def _stored(
 ) -> list[Dispatch]:
     """Return the dispatches of a product of two buffers; `finish` are the axes of its results."""
     dtype, results = target.dtype, product.batch * product.m * product.n
-    store: Results = Stored(product, schedule, target, 2, bounds)
-    is_scattered = not store.down and not 0 < min(target.columns.strides[-1:], default=0) <= _NEAR
+    stored = Stored(product, schedule, target, 2, bounds)
+    is_scattered = not stored.down and not 0 < min(target.columns.strides[-1:], default=0) <= _NEAR
     if schedule.splits == 1 and not (is_scattered and finish):
-        if dtype.itemsize == 2 and isinstance(schedule, Schedule) and Rounded.fits(target):
-            store = Rounded(product, schedule, target, 2, bounds)
+        is_rounded = dtype.itemsize == 2 and isinstance(schedule, Schedule) and Rounded.fits(target)
+        store: Results = Rounded(product, schedule, target, 2, bounds) if is_rounded else stored
         return [dispatch_of(product, schedule, store, (*numbers, 2), 1, device)]
     assert finish is not None
     partial = arrays.new(4 * schedule.splits * results)
     sums = partial_sums(product, schedule, 2)
     first = dispatch_of(product, schedule, sums, (*numbers, partial), 1, device)
-    *before, last = _finishing_kernels(finish, schedule.splits, dtype)
+    *before, last = _finishing_kernels(finish, schedule.splits, results, dtype)
     source, dispatches = partial, [first]
     for kernel in before:
         total = arrays.new(4 * results)
@@ -494,7 +500,7 @@ def _by_patches(
     first = kernel_dispatch(kernel.header, (taps, windows, number), 1, kernel.text(), min(kernel.total, device.processors))
     if splits == 1:
         return [first]
-    return [first, *elementwise_dispatches(_finishing_kernel([(elements, 1, 1)], splits, dtype), (number, 2), device)]
+    return [first, *elementwise_dispatches(_finishing_kernel([(elements, 1, 1)], splits, elements, dtype), (number, 2), device)]
 
 
 def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOperand, tuple[int, int]]:
@@ -511,6 +517,9 @@ def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOpe
     taps = [(axis.taps, stride) for axis, stride in zip(c.axes, c.w.strides[3:], strict=True)]
     grouped = [(c.groups, c.w.strides[0])] if c.groups > 1 else []
     outputs, inner = (c.outputs, c.w.strides[1]), (c.channels, c.w.strides[2])
+    in_place = _taps_in_place(a)
+    if in_place is not None:
+        return windows, in_place, (x.number, 1)
     if a.along_k:
         phases = [(axis.phases, -c.w.strides[3 + number] // axis.phases) for number, axis in a.phase_axes]
         axes = [*grouped, *phases, outputs, *taps, inner]
@@ -529,6 +538,18 @@ def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOpe
         stride = width * c.groups
         other = MatrixOperand(1, dtype, False, c.outputs, windows.windows, stride, walk_of(c.groups, width), w.start, w.is_copy)
     return windows, other, (x.number, w.number)
+
+
+def _taps_in_place(a: Arrangement) -> MatrixOperand | None:
+    """Return taps whose outputs follow one another as they lie in memory; None if they have to be copied."""
+    c, unit = a.c, UNIT // a.dtype.itemsize
+    _, output, channel, *space = c.w.strides
+    if not a.along_k or a.phases or c.groups > 1 or a.dtype not in HALVES or output != 1 or c.channels % (ROW // a.dtype.itemsize):
+        return None
+    (terms,) = merged([*[axis.taps for axis in c.axes], c.channels], [[*space, channel]])
+    if len(terms.sizes) != 1 or terms.strides[0] % unit or c.w.offset % unit:
+        return None
+    return MatrixOperand(1, a.dtype, False, c.outputs, terms.size, terms.strides[0], walk_of(1, 0), c.w.offset)
 
 
 def _tap_ranges(a: Arrangement) -> list[Range]:
@@ -558,25 +579,24 @@ def _finish_axes(product: MatrixProduct, target: ResultMap, channels: int = 0, a
     return axes if fills and axes and prod([s for s, _, _ in axes]) == target.elements else None
 
 
-def _finishing_kernels(axes: Sequence[tuple[int, int, int]], splits: int, dtype: np.dtype) -> list[Kernel]:
-    """Return the kernels that add up partial sums and store results.
+def _finishing_kernels(axes: Sequence[tuple[int, int, int]], splits: int, apart: int, dtype: np.dtype) -> list[Kernel]:
+    """Return the kernels that add up partial sums, whose arrays are `apart`, and store results.
 
     If their contiguous axes differ, a kernel of its own transposes the sums: else neighbours would read each partial sum from far apart.
     """
-    results = prod([size for size, _, _ in axes])
     if splits == 1 or axes[-1][2] == 1:
-        return [_finishing_kernel(axes, splits, dtype)]
-    return [_finishing_kernel([(results, 1, 1)], splits, _FLOAT32), _finishing_kernel(axes, 1, dtype)]
+        return [_finishing_kernel(axes, splits, apart, dtype)]
+    return [_finishing_kernel([(apart, 1, 1)], splits, apart, _FLOAT32), _finishing_kernel(axes, 1, apart, dtype)]
 
 
-def _finishing_kernel(axes: Sequence[tuple[int, int, int]], splits: int, dtype: np.dtype) -> Kernel:
+def _finishing_kernel(axes: Sequence[tuple[int, int, int]], splits: int, apart: int, dtype: np.dtype) -> Kernel:
     """Return the kernel that adds up partial sums in the order of results."""
     sizes, results = tuple([size for size, _, _ in axes]), prod([size for size, _, _ in axes])
     source = tuple([(axis, stride) for axis, (_, _, stride) in enumerate(axes)])
     index = Affine(tuple([(axis, stride) for axis, (_, stride, _) in enumerate(axes)]), 0)
-    elements = splits * results
+    elements = splits * apart
     nodes: list[Node] = [
-        Load(_FLOAT32, 0, (elements,), (Affine(source, split * results),), (), Constant.of(0, _FLOAT32)) for split in range(splits)
+        Load(_FLOAT32, 0, (elements,), (Affine(source, split * apart),), (), Constant.of(0, _FLOAT32)) for split in range(splits)
     ]
     pending = list(range(splits))
     while len(pending) > 1:  # pairwise

@@ -409,6 +409,11 @@ class KernelFunction(Function):
             *(to, self.cast("ptrtoint", tensor_map, "i64"), *position, *taps, barrier),
         )
 
+    def prefetch_maps(self) -> None:
+        """Begin to load the tensor maps, which the first copies would wait for."""
+        for each in self.maps:
+            self.ptx("prefetch.tensormap [$0];", self.cast("ptrtoint", each, "i64"))
+
     def copy_bytes(self, to: Value, source: Value, count: int, barrier: Value) -> None:
         """Begin to copy bytes, multiples of 16, which then arrive at a barrier."""
         operands = to, self.cast("ptrtoint", source, "i64"), i32(count), barrier

@@ -225,11 +225,13 @@ def tiles(problem: Patches) -> Iterator[PatchTile]:
 
 # The estimate of times is that of other products (`matmul.problem`).
 
-#: What a slice costs besides its products, and what a row of it costs to copy.
-_SLICE_COST, _ROW_COST = 1500, 73
+#: What a slice costs besides its products, and what a row of it costs to copy; how much longer all of them take beside other tiles, whose
+#: costs were measured with more slices.
+_SLICE_COST, _ROW_COST, _RATIO = 1500, 73, 1.25
 
-#: What a tile costs besides, and what a split costs: a dispatch, and each partial sum that is stored and loaded.
-_TILE_COST, _DISPATCH_COST, _PARTIAL_COST = 40_000, 180_000, 12
+#: What storing a number of the last tile costs, and a tile besides; and what a split costs: a dispatch, and each partial sum that is stored
+#: and loaded.
+_STORE_COST, _TILE_COST, _DISPATCH_COST, _PARTIAL_COST = 3, 40_000, 180_000, 12
 
 #: Slices of taps in shared memory, at most and at least.
 _MOST_STAGES, _FEWEST_STAGES = 8, 3
@@ -252,11 +254,12 @@ def schedules(problem: Patches, memory: int, most_splits: int) -> Iterator[Patch
 def cost(problem: Patches, schedule: PatchSchedule, processors: int) -> float:
     """Estimate the time of a schedule."""
     tile, outputs = schedule.tile, problem.taps.outer
-    taps = prod([axis.taps for axis in problem.axes])
     count = prod(problem.counts(tile)) * problem.groups * ceil(outputs / ROWS) * schedule.splits
-    patch = sum([tile.images * tile.row * (tile.height + rows.span) for rows, _ in problem.residues()])
-    each = max(ROWS * tile.columns, _ROW_COST * (ROWS + patch / taps)) + _SLICE_COST
-    time = ceil(count / processors) * each * taps * problem.chunks / schedule.splits + ROWS * tile.columns + _TILE_COST
+    each = 0
+    for rows, columns in problem.residues():
+        taps, pixels = rows.taps * columns.taps, tile.images * tile.row * (tile.height + rows.span)
+        each += max(taps * ROWS * tile.columns, _ROW_COST * (taps * ROWS + pixels)) + taps * _SLICE_COST
+    time = _RATIO * ceil(count / processors) * each * problem.chunks / schedule.splits + _STORE_COST * ROWS * tile.columns + _TILE_COST
     if schedule.splits == 1:
         return time
     results = problem.groups * outputs * problem.windows.windows
@@ -364,6 +367,7 @@ class PatchKernel:
         """Return the finished module."""
         f = self.f
         with f.only_if(f.equals(f.thread, 0)):
+            f.prefetch_maps()
             self.slices.begin(4)
             self.patches.begin(4)
             f.publish_barriers()
@@ -425,7 +429,7 @@ class PatchKernel:
             tap = f.plus(f.times(down, problem.axes[1].taps), across)
             term = f.plus(f.times(tap, windows.padded), f.times(f.plus(first, chunk), windows.atom))
             to = f.plus(self.base, i32(self.schedule.slices), f.times(stage, ROWS * ROW))
-            f.copy_box(to, f.maps[0], [term, row, *stack], barrier)
+            f.copy_box(to, f.maps[0], [*((term, row) if problem.taps.along_k else (row, term)), *stack], barrier)
             return self.slices.next(stage, parity)
 
         return self._each(copy, state)
@@ -513,8 +517,10 @@ class PatchKernel:
         right_at = f.plus(self.base, f.times(patch_stage, schedule.patch_bytes), f.times(pixel, ROW))
         left_at = f.plus(self.base, i32(schedule.slices), f.times(stage, ROWS * ROW))
         left, right = f.descriptor(left_at, 16), f.descriptor(right_at, 16, tile.between_eights)
+        taps_across = not self.problem.taps.along_k
+        left_step = TERM_BYTES // self.problem.windows.dtype.itemsize * ROW if taps_across else TERM_BYTES
         steps = [
-            GroupStep(SharedMatrix(left, step * TERM_BYTES >> 4), SharedMatrix(right, step * TERM_BYTES >> 4))
+            GroupStep(SharedMatrix(left, step * left_step >> 4), SharedMatrix(right, step * TERM_BYTES >> 4))
             for step in range(ROW // TERM_BYTES)
         ]
-        return GroupProduct(self.problem.windows.dtype, tile.columns).begin(f, steps, sums, 1)
+        return GroupProduct(self.problem.windows.dtype, tile.columns, taps_across).begin(f, steps, sums, 1)

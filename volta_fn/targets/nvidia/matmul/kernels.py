@@ -440,6 +440,7 @@ class WarpGroupKernel:
         """Return the finished module."""
         f = self.f
         with f.only_if(f.equals(f.thread, 0)):
+            f.prefetch_maps()
             self.pipeline.begin(4 * (1 if self.schedule.turns else self.schedule.groups))
             f.publish_barriers()
         f.synchronise()

@@ -248,42 +248,60 @@ class Rounded(Results):
         super().__init__(product.m, product.n, tile, product.sum_dtype, bounds=bounds)
         self._target, self._binding = target, binding
         self._pack = "bf16x2" if target.dtype == BFLOAT16 else "f16x2"
+        #: Whether a unit has eight rows of a column.
+        self._down = not _in_eights(target.start, target.columns, (target.rows, target.stack))
 
     @staticmethod
     def fits(target: ResultMap) -> bool:
-        """Return whether every eight columns are 16 aligned bytes."""
-        columns = target.columns
-        if not columns.sizes or columns.strides[-1] != 1 or columns.sizes[-1] % 8 or target.start % 8:
-            return False
-        return all(stride % 8 == 0 for stride in (*columns.strides[:-1], *target.rows.strides, *target.stack.strides))
+        """Return whether every eight columns are 16 aligned bytes, or else every eight rows."""
+        return any(
+            _in_eights(target.start, along, (across, target.stack))
+            for along, across in ((target.columns, target.rows), (target.rows, target.columns))
+        )
 
     def stage(self, f: KernelFunction, sums: Sequence[Value], staging: Value) -> None:
         """Write the rounded sums of 64 columns.
 
-        Sixteen columns at a time are four matrices of eight rows.
+        Sixteen columns at a time are four matrices of eight rows. They are stored in rows of 64 columns, or transposed in rows of 16 rows:
+        then half a row changes places with the other by the number of the column, against bank conflicts.
         """
-        low = f.remainder(f.lane, 8)
-        line = f.plus(low, f.times(f.remainder(f.quotient(f.lane, 8), 2), 8))
-        put, unit = f.plus(f.shared_base(), staging, f.times(line, ROW)), f.exclusive_or(f.quotient(f.lane, 16), low)
+        low, high, quad = f.remainder(f.lane, 8), f.quotient(f.lane, 16), f.remainder(f.quotient(f.lane, 8), 2)
+        if self._down:
+            column, half = f.plus(low, f.times(high, 8)), f.exclusive_or(quad, f.quotient(low, 4))
+            put = f.plus(f.shared_base(), staging, f.times(column, 2 * _ROWS), f.times(half, 16))
+        else:
+            put, unit = f.plus(f.shared_base(), staging, f.times(f.plus(low, f.times(quad, 8)), ROW)), f.exclusive_or(high, low)
         for pair in range(len(sums) // 8):
             words = []
             for at in range(8 * pair, 8 * pair + 8, 2):
                 words += f.ptx(f"cvt.rn.{self._pack}.f32 $0, $1, $2;", sums[at + 1], sums[at], results=["i32"])
-            to = f.plus(put, f.times(f.exclusive_or(unit, 2 * pair), 16))
-            f.ptx("stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};", to, *words)
+            to = f.plus(put, i32(pair * 32 * _ROWS) if self._down else f.times(f.exclusive_or(unit, 2 * pair), 16))
+            transposes = ".trans" if self._down else ""
+            f.ptx(f"stmatrix.sync.aligned.m8n8.x4{transposes}.shared.b16 [$0], {{$1, $2, $3, $4}};", to, *words)
 
     def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, width: int, staging: Value) -> None:
-        """Store what is staged: a lane has eight columns of a row."""
-        units = width // 8
+        """Store what is staged: a lane has eight columns of a row, or eight rows of a column."""
+        units = 2 if self._down else width // 8
         first, unit = f.divided(f.lane, units)
-        x = f.plus(column, f.times(unit, 8))
-        for turn in range(_ROWS * units // 32):
+        for turn in range((width if self._down else _ROWS) * units // 32):
             line = f.plus(first, i32(32 // units * turn))
-            place = f.times(f.exclusive_or(unit, f.remainder(line, 8)), 16)
-            words = f.load("<4 x i32>", f.shared(f.plus(staging, f.times(line, ROW), place)), 16)
-            y = f.plus(row, line)
+            if self._down:
+                half = f.exclusive_or(unit, f.remainder(f.quotient(line, 4), 2))
+                place = f.plus(f.times(line, 2 * _ROWS), f.times(half, 16))
+                y, x = f.plus(row, f.times(unit, 8)), f.plus(column, line)
+            else:
+                place = f.plus(f.times(line, ROW), f.times(f.exclusive_or(unit, f.remainder(line, 8)), 16))
+                y, x = f.plus(row, line), f.plus(column, f.times(unit, 8))
+            words = f.load("<4 x i32>", f.shared(f.plus(staging, place)), 16)
             with f.only_if(self.inside(f, number, y, x)):
                 f.store(words, _place(f, self._binding, self._target, number, y, x), 16)
+
+
+def _in_eights(start: int, along: Walk, others: Sequence[Walk]) -> bool:
+    """Return whether aligned groups of eight along an index are aligned in memory."""
+    if not along.sizes or along.strides[-1] != 1 or along.sizes[-1] % 8 or start % 8:
+        return False
+    return all(stride % 8 == 0 for stride in (*along.strides[:-1], *[stride for walk in others for stride in walk.strides]))
 
 
 # Epilogues: a kernel's operations on the sums, in registers.
