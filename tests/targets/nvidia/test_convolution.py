@@ -94,6 +94,16 @@ MATRICES = [
     Case("one window of an image", (64, 64, 2, 4), (64, 64, 2, 4)),
 ]
 
+#: Those of few channels, whose taps of a row become channels.
+COLOURS = [
+    Case("colours", (2, 3, 9, 8), (40, 3, 3, 3)),
+    Case("colours, channels last", (2, 17, 16, 3), (5, 7, 3, 64), stride=(2, 2), padding=((2, 2), (3, 3)), numbers=LAST),
+    Case("colours, asymmetric", (2, 5, 9, 11), (40, 5, 2, 3), stride=(2, 1), padding=((0, 2), (2, 0)), dilation=(1, 2)),
+    Case("colours by w", (4, 3, 9, 8), (40, 3, 3, 3), "w"),
+    Case("colours by w, channels last", (4, 17, 16, 3), (5, 7, 3, 64), "w", stride=(2, 2), padding=((2, 2), (3, 3)), numbers=LAST),
+    Case("colours by w, asymmetric", (4, 5, 9, 11), (40, 5, 2, 3), "w", stride=(2, 1), padding=((0, 2), (2, 0)), dilation=(1, 2)),
+]
+
 CASES = [
     Case("windows", (2, 64, 5, 4), (64, 64, 3, 3)),
     Case("channels last", (2, 5, 4, 64), (2, 3, 64, 72), numbers=LAST),
@@ -126,6 +136,7 @@ CASES = [
     Case("by w, few channels", (2, 24, 7, 6), (40, 24, 3, 3), "w"),
     Case("by w, few channels, channels last", (2, 7, 6, 24), (3, 3, 24, 40), "w", numbers=LAST),
     *[case._replace(padding=((0, 0), (0, 0))) for case in MATRICES],
+    *COLOURS,
     *[case._replace(name=f"{case.name}, in TF32", dtype=FLOAT32, precision="tensorfloat32") for case in [
         Case("windows", (2, 64, 5, 4), (64, 64, 3, 3)),
         Case("few channels", (2, 24, 7, 6), (40, 24, 3, 3)),
@@ -137,6 +148,7 @@ CASES = [
         Case("by w, asymmetric", (4, 32, 9, 10), (64, 32, 2, 3), "w", stride=(2, 1), padding=((0, 2), (2, 0)), dilation=(1, 2)),
         Case("by w in groups", (4, 64, 5, 5), (128, 32, 2, 1), "w", groups=2),
         *[case._replace(padding=((0, 0), (0, 0))) for case in MATRICES],
+        *COLOURS,
     ]],
 ]  # fmt: skip
 

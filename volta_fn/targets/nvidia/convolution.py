@@ -9,6 +9,7 @@ where positions are not contiguous.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
@@ -16,11 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.compiler.contractions import (
+    Axis,
     Correlation,
     Operand,
     PhasesAxis,
     Problem,
     ResultMap,
+    View,
     Walk,
     contiguous_strides,
     merged,
@@ -97,6 +100,8 @@ class Arrangement(NamedTuple):
     along_k: bool
     #: By axis, the phases of positions (`with_phases`), each of which is a product of some taps; empty if all have all taps.
     phases: tuple[PhasesAxis, ...] = ()
+    #: Whether the taps of a row become channels, of which there are too few (`_unfolded`).
+    unfolds: bool = False
 
     @property
     def images(self) -> int:
@@ -186,12 +191,14 @@ def arrangement(c: Correlation, dtypes: Sequence[np.dtype], params: dict[str, An
     unit, atom = UNIT // x.itemsize, ROW // x.itemsize
     windows = a.images * prod([axis.windows for axis in a.axes])
     is_long = by_groups and a.along_k and c.channels * c.taps >= _LONG
-    if a.channels < _NARROWEST or (c.outputs < _NARROWEST and not is_long):
+    if c.outputs < _NARROWEST and not is_long:
         return None
     if windows < _FEWEST_WINDOWS or (a.in_registers and windows % unit):
         return None
     if by_groups and not all(axis.fits(len(a.axes)) for axis in a.axes):
         return None
+    if a.channels < _NARROWEST:
+        return a._replace(unfolds=True) if by_groups and c.groups == 1 and len(c.axes) > 1 and a.axes[-1].taps > 1 else None
     if a.channels % atom and (c.groups > 1 or (not by_groups and not a.along_k)):
         return None
     return None if c.groups > 1 and c.outputs % unit else a
@@ -243,6 +250,7 @@ def operand_orders(avals: Sequence[ShapedArray], params: dict[str, Any], device:
     if not chosen or chosen[0].c.groups > 1:
         return []
     a, orders = chosen[0], []
+    same = [tuple(range(aval.ndim)) for aval in avals]
     for number, (aval, spec) in enumerate(zip(avals, params["dimension_numbers"], strict=False)):
         outer, inner, *space = spec
         if number == 1 and a.in_registers:
@@ -254,7 +262,8 @@ def operand_orders(avals: Sequence[ShapedArray], params: dict[str, Any], device:
         order = (outer, *space, inner) if a.along_k else (inner, *space, outer)
         is_padded = aval.shape[order[-1]] * aval.dtype.itemsize % (ROW if number == 1 and a.along_k else UNIT)
         orders.append(tuple(range(aval.ndim)) if is_padded else order)
-    same = [tuple(range(aval.ndim)) for aval in avals]
+    if a.unfolds:
+        return [same[0], same[1] if a.along_k else orders[1]]
     if _problem_of(a.c, a.dtype) is not None:  # whatever is in place stays there, or the larger operand
         along_k = [(outer, inner, *space) for outer, inner, *space in params["dimension_numbers"][:2]]
         candidates = [[one, same[1]] for one in (orders[0], along_k[0])], [[same[0], one] for one in (orders[1], along_k[1])]
@@ -291,10 +300,16 @@ class _Arrays(Workspaces):
 
     def __init__(self, first: int, elements: Sequence[int], dtype: np.dtype, device: TargetCapabilities) -> None:
         super().__init__(first)
-        self._elements, self._device = elements, device
+        self._elements, self._device = list(elements), device
+        #: The buffers of operands and result.
+        self.numbers = [*range(len(elements))]
         self.dtype = dtype
         self.dispatches: list[Dispatch] = []
         self._copies: dict[tuple[int, Kernel], int] = {}
+
+    def replace(self, number: int, buffer: int, elements: int) -> None:
+        """Have another buffer, of so many elements, for an operand or the result."""
+        self.numbers[number], self._elements[number] = buffer, elements
 
     def arranged(
         self, number: int, start: int, axes: Sequence[tuple[int, int]], padded: int, apart: int = 0, ranges: Sequence[Range] = ()
@@ -313,13 +328,21 @@ class _Arrays(Workspaces):
                 in_place = in_place and axis < apart and stride > 0 and stride % unit == 0
                 steps[axis] = stride
         if in_place:
-            return _Arranged(number, start, tuple(steps), is_copy=False)
+            return _Arranged(self.numbers[number], start, tuple(steps), is_copy=False)
         kernel = self._copy_kernel(number, start, axes, sizes, ranges)
         copy = self._copies.get((number, kernel))
         if copy is None:
             copy = self._copies[number, kernel] = self.new(prod(sizes) * self.dtype.itemsize)
-            self.dispatches += elementwise_dispatches(kernel, (number, copy), self._device)
+            self.dispatches += elementwise_dispatches(kernel, (self.numbers[number], copy), self._device)
         return _Arranged(copy, 0, strides, is_copy=True)
+
+    def copied(self, number: int, start: int, axes: Sequence[tuple[int, int]], ranges: Sequence[Range]) -> int:
+        """Return the number of a contiguous copy of an operand as axes with sizes and strides; out of `ranges` there are zeros."""
+        sizes = [size for size, _ in axes]
+        copy = self.new(prod(sizes) * self.dtype.itemsize)
+        kernel = self._copy_kernel(number, start, axes, sizes, ranges)
+        self.dispatches += elementwise_dispatches(kernel, (self.numbers[number], copy), self._device)
+        return copy
 
     def _copy_kernel(
         self, number: int, start: int, axes: Sequence[tuple[int, int]], sizes: Sequence[int], ranges: Sequence[Range]
@@ -347,6 +370,8 @@ class _Arranged(NamedTuple):
 
 def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, device: TargetCapabilities) -> list[Dispatch]:
     """Return the dispatches of a correlation."""
+    if a.unfolds:
+        return _unfolded(a, arrays, dtype, elements, device)
     matrices = _matrices(a, device)
     if matrices is not None:
         product, is_swapped = matrices
@@ -354,7 +379,7 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
         finish = _finish_axes(product, target)
         results = product.batch * product.m * product.n
         schedule = choose(product, device, _MOST_ELEMENTS // results if finish else 1)
-        return _stored(product, schedule, target, finish, arrays, (1, 0) if is_swapped else (0, 1), device)
+        return _stored(product, schedule, target, finish, arrays, arrays.numbers[1::-1] if is_swapped else arrays.numbers[:2], device)
     windows, other, numbers = _operands(a, arrays)
     target, across = a.target(dtype, elements)
     left, right = numbers
@@ -388,7 +413,7 @@ def _stored(
     target: ResultMap,
     finish: Sequence[tuple[int, int, int]] | None,
     arrays: _Arrays,
-    numbers: tuple[int, int],
+    numbers: Sequence[int],
     device: TargetCapabilities,
     bounds: Bounds | None = None,
 ) -> list[Dispatch]:
@@ -399,7 +424,7 @@ def _stored(
     if schedule.splits == 1 and not (is_scattered and finish):
         is_rounded = dtype.itemsize == 2 and isinstance(schedule, Schedule) and Rounded.fits(target)
         store: Results = Rounded(product, schedule, target, 2, bounds) if is_rounded else stored
-        return [dispatch_of(product, schedule, store, (*numbers, 2), 1, device)]
+        return [dispatch_of(product, schedule, store, (*numbers, arrays.numbers[2]), 1, device)]
     assert finish is not None
     partial = arrays.new(4 * schedule.splits * results)
     sums = partial_sums(product, schedule, 2)
@@ -410,7 +435,48 @@ def _stored(
         total = arrays.new(4 * results)
         dispatches += elementwise_dispatches(kernel, (source, total), device)
         source = total
-    return [*dispatches, *elementwise_dispatches(last, (source, 2), device)]
+    return [*dispatches, *elementwise_dispatches(last, (source, arrays.numbers[2]), device)]
+
+
+# Few channels, as those of colours: the taps of a row become channels of a copy of the images, which has them for each window of a row. Its
+# windows slide along the other axes.
+
+
+def _unfolded(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, device: TargetCapabilities) -> list[Dispatch]:
+    """Return the dispatches of a correlation with few channels."""
+    c, last, unit = a.c, a.axes[-1], UNIT // a.dtype.itemsize
+    columns = next(n for n in range(last.taps, last.taps + unit) if n * a.channels % unit == 0)
+    width, rows = columns * a.channels, [axis.size for axis in c.axes[:-1]]
+    image, channel = a.outer
+    *before, near = c.x.strides[3:]
+    tap = 2 + len(rows)  # the axis of the copy's kernel
+    place = Affine(((tap - 1, last.step), (tap, last.dilation)), -last.low)
+    axes = [(a.images, image), *zip(rows, before, strict=True), (last.windows, last.step * near), (columns, last.dilation * near)]
+    ranges = [Range(place, 0, last.size), Range(along(tap), 0, last.taps)]
+    x = arrays.copied(0, c.x.offset - last.low * near, [*axes, (a.channels, channel)], ranges)
+    arrays.replace(0, x, a.images * prod(rows) * last.windows * width)
+    far, *space = contiguous_strides([a.images, *rows, last.windows, width])[:-1]
+    slides = Axis(last.windows, 1, last.windows, 1, 1, 0) if a.along_k else Axis(last.windows, last.windows, 1, 1, 1, 0)
+    c = replace(c, axes=(*c.axes[:-1], slides))
+    taps = [axis.taps if a.along_k else axis.positions for axis in c.axes[:-1]]
+    if a.along_k:
+        _, output, inner, *taps_before, tap_near = c.w.strides
+        axes = [(c.outputs, output), *zip(taps, taps_before, strict=True), (columns, tap_near), (c.channels, inner)]
+        w = arrays.copied(1, c.w.offset, axes, [Range(along(len(axes) - 2), 0, last.taps)])
+        arrays.replace(1, w, c.outputs * prod(taps) * width)
+        w_far, *w_space = contiguous_strides([c.outputs, *taps, width])[:-1]
+        c = replace(c, channels=width, x=View(0, (0, far, 1, *space)), w=View(0, (0, w_far, 1, *w_space, 0)))
+        return _product(Arrangement(c, a.dtype, along_k=True), arrays, dtype, elements, device)
+    size = prod(taps) * width * c.outputs
+    sums, result = arrays.new(4 * size), arrays.numbers[2]
+    steps = contiguous_strides([*taps, width, c.outputs])[:-1]
+    stored = [(n, y, step) for n, y, step in zip(taps, c.y.strides[3:-1], steps, strict=False)]
+    stored += [(last.taps, c.y.strides[-1], a.channels * c.outputs), (a.channels, c.y.strides[1], c.outputs), (c.outputs, c.y.strides[2], 1)]
+    stored.sort(key=lambda axis: -axis[1])
+    arrays.replace(2, sums, size)
+    c = replace(c, images=width, x=View(0, (0, 1, far, *space)), y=View(0, (0, c.outputs, 1, *steps[:-1], 0)))
+    first = _product(Arrangement(c, a.dtype, along_k=False), arrays, _FLOAT32, size, device)
+    return [*first, *elementwise_dispatches(_finishing_kernel(stored, 1, size, dtype), (sums, result), device)]
 
 
 # Correlations whose windows do not overlap, as those of one tap, and their gradients, are products of matrices that may be in place.
@@ -495,12 +561,12 @@ def _by_patches(
     strides = (group, image, output, *[0] * (2 - len(space)), *space)
     splits = schedule.splits
     target = patches.target(problem, schedule, dtype if splits == 1 else _FLOAT32, elements, y.offset, strides)
-    number = 2 if splits == 1 else arrays.new(4 * splits * elements)
+    number = arrays.numbers[2] if splits == 1 else arrays.new(4 * splits * elements)
     kernel = patches.PatchKernel(problem, schedule, patches.results(target, schedule, 2), 3)
     first = kernel_dispatch(kernel.header, (taps, windows, number), 1, kernel.text(), min(kernel.total, device.processors))
     if splits == 1:
         return [first]
-    return [first, *elementwise_dispatches(_finishing_kernel([(elements, 1, 1)], splits, elements, dtype), (number, 2), device)]
+    return [first, *elementwise_dispatches(_finishing_kernel([(elements, 1, 1)], splits, elements, dtype), (number, arrays.numbers[2]), device)]
 
 
 def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOperand, tuple[int, int]]:
@@ -519,7 +585,7 @@ def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOpe
     outputs, inner = (c.outputs, c.w.strides[1]), (c.channels, c.w.strides[2])
     in_place = _taps_in_place(a)
     if in_place is not None:
-        return windows, in_place, (x.number, 1)
+        return windows, in_place, (x.number, arrays.numbers[1])
     if a.along_k:
         phases = [(axis.phases, -c.w.strides[3 + number] // axis.phases) for number, axis in a.phase_axes]
         axes = [*grouped, *phases, outputs, *taps, inner]

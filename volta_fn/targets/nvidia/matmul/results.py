@@ -130,7 +130,7 @@ class _Elementwise(Results):
     @property
     def lines(self) -> int:
         """How many lines are stored at once: one where a line may not exist."""
-        return 1 if self._overhangs[0] or self.down else LINES
+        return 1 if self._overhangs[0] or self._bounds is not None or self.down else LINES
 
     @property
     def apart(self) -> int:
