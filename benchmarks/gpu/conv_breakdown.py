@@ -56,7 +56,9 @@ OTHERS = [
     Layer(128, 1, 28, 28, 32),
 ]
 KEY = [*[l for l in RESNET50 if l.taps == (1, 1)], *RESNET18[:4], *RESNET50[:4], *RESNET50[14:16], *OTHERS[1:6]]
-SETS = {"key": KEY, "resnet18": RESNET18, "resnet50": RESNET50, "others": OTHERS}
+FIRST = [RESNET50[-1], OTHERS[0], OTHERS[-1]]
+ONES = [l for l in RESNET50 if l.taps == (1, 1)]
+SETS = {"first": FIRST, "ones": ONES, "three": [*RESNET18[:7], *RESNET50[:4], *RESNET50[14:16], *OTHERS[1:6]], "key": KEY, "resnet18": RESNET18, "resnet50": RESNET50, "others": OTHERS}
 
 
 def peer(layer, number, last):

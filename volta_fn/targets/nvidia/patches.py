@@ -227,7 +227,7 @@ def tiles(problem: Patches) -> Iterator[PatchTile]:
 
 #: What a slice costs besides its products, and what a row of it costs to copy; how much longer all of them take beside other tiles, whose
 #: costs were measured with more slices.
-_SLICE_COST, _ROW_COST, _RATIO = 1500, 73, 1.25
+_SLICE_COST, _ROW_COST, _RATIO = 1500, 73, 1.1
 
 #: What storing a number of the last tile costs, and a tile besides; and what a split costs: a dispatch, and each partial sum that is stored
 #: and loaded.
