@@ -34,6 +34,9 @@ from volta_fn.targets.wgsl.routine import Routine
 BFLOAT16, FLOAT16, FLOAT32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
 FIRST, LAST = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
 
+#: Bytes around arrays that kernels must not write.
+_AROUND = 1 << 14
+
 
 def convolutions(program: ClosedJaxpr, device: TargetCapabilities) -> list[Equation]:
     """Return the convolutions of a program that is lowered for a device."""
@@ -236,11 +239,17 @@ def test_float32_is_rounded_only_where_its_precision_allows_it(monkeypatch: pyte
 
 def check(case: Case, schedule: AnySchedule, monkeypatch: pytest.MonkeyPatch, device: TargetCapabilities = HOPPER) -> None:
     """Compare the results of a convolution by a schedule with those in float64."""
+    schedule_by(schedule, monkeypatch)
+    compare(case, device)
+
+
+def compare(case: Case, device: TargetCapabilities) -> None:
+    """Compare the results of a convolution with those in float64."""
     equation, rng = case.equation(), np.random.default_rng(len(case.name))
     operands = [rng.standard_normal(atom.aval.shape).astype(atom.aval.dtype) for atom in equation.invars]
     if case.precision:  # numbers that rounding does not change
         operands = [x.astype(BFLOAT16).astype(x.dtype) for x in operands]
-    result = computed(equation, operands, schedule, monkeypatch, device)
+    result = computed(equation, operands, device)
     params = equation.params | {"preferred_element_type": None}
     expected = np.asarray(
         vf.jit(lambda x, w: equation.primitive.bind(x, w, **params))(*[vnp.asarray(x.astype(np.float64)) for x in operands])
@@ -249,29 +258,34 @@ def check(case: Case, schedule: AnySchedule, monkeypatch: pytest.MonkeyPatch, de
     np.testing.assert_allclose(result.astype(np.float64), expected, rtol=tolerance, atol=1e-2 * tolerance * np.abs(expected).max())
 
 
-def computed(
-    equation: Equation, operands: list[np.ndarray], schedule: AnySchedule, monkeypatch: pytest.MonkeyPatch, device: TargetCapabilities
-) -> np.ndarray:
-    """Return the result of a convolution by a schedule."""
+def schedule_by(schedule: AnySchedule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have convolutions by a schedule of slices, of any sizes."""
     monkeypatch.setattr(convolution, "_FEWEST", 1)
     monkeypatch.setattr(convolution, "_FEWEST_WINDOWS", 1)
 
     def chosen(product: Any, device: Any, schedules: Any, most_splits: int) -> AnySchedule:
         return replace(schedule, splits=min(schedule.splits, most_splits))
 
-    def chosen_of_matrices(product: Any, device: Any, most_splits: int) -> AnySchedule:
-        return replace(schedule, splits=min(schedule.splits, most_splits))
-
     monkeypatch.setattr(convolution, "estimated", chosen)
-    monkeypatch.setattr(convolution, "choose", chosen_of_matrices)
+    monkeypatch.setattr(convolution, "choose", lambda product, device, most_splits: chosen(product, device, (), most_splits))
     monkeypatch.setattr(patches, "estimated", lambda problem, device, most_splits: None)
+
+
+def computed(equation: Equation, operands: list[np.ndarray], device: TargetCapabilities) -> np.ndarray:
+    """Return the result of a convolution; memory around arrays is not written."""
     routine = convolution.conv_general_dilated(tuple([atom.aval for atom in equation.invars]), equation.params, device)
     assert routine is not None
     (out,) = equation.outvars
-    result = np.full(out.aval.shape, np.nan, out.aval.dtype)
-    workspaces = [np.full(-(-size // 4), np.nan, np.float32) for size in routine.workspaces]
-    assert run(routine, [*operands, result, *workspaces]) >= 1
-    return result
+    sizes = [*[x.nbytes for x in operands], out.aval.size * out.aval.dtype.itemsize, *routine.workspaces]
+    memory = [np.full(size + 2 * _AROUND, 0xFF, np.uint8) for size in sizes]  # numbers are NaN
+    buffers = [x[_AROUND : _AROUND + size] for x, size in zip(memory, sizes, strict=True)]
+    for buffer, x in zip(buffers, operands, strict=False):
+        buffer[:] = x.view(np.uint8).reshape(-1)
+    assert run(routine, buffers) >= 1
+    for x, size in zip(memory, sizes, strict=True):
+        assert (x[:_AROUND] == 0xFF).all()
+        assert (x[_AROUND + size :] == 0xFF).all()
+    return buffers[len(operands)].view(out.aval.dtype).reshape(out.aval.shape)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
@@ -279,7 +293,8 @@ def test_infinite_taps_of_a_phase_stay_there(monkeypatch: pytest.MonkeyPatch) ->
     equation = Case("", (2, 64, 8, 8), (64, 64, 3, 3), "x", stride=(2, 2)).equation()
     ct, w = [np.ones(atom.aval.shape, atom.aval.dtype) for atom in equation.invars]
     w[5, 7, 1, 1] = np.inf
-    result = computed(equation, [ct, w], Schedule(64, 1, stages=2), monkeypatch, HOPPER).astype(np.float32)
+    schedule_by(Schedule(64, 1, stages=2), monkeypatch)
+    result = computed(equation, [ct, w], HOPPER).astype(np.float32)
     infinite = np.argwhere(~np.isfinite(result))
     assert 0 < len(infinite) <= result[0, 0].size // 4 * len(result)
     assert len({tuple(place % 2) for place in infinite[:, 2:]}) == 1

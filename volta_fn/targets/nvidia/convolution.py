@@ -401,7 +401,9 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
     return _stored(product, schedule, target, finish, arrays, (left, right), device, bounds)
 
 
-def _exists(f: KernelFunction, number: Value, row: Value, column: Value, product: MatrixProduct, a: Arrangement, across: bool) -> list[Value]:
+def _exists(
+    f: KernelFunction, number: Value, row: Value, column: Value, product: MatrixProduct, a: Arrangement, across: bool
+) -> list[Value]:
     """Emit the conditions of a result in a gradient by the weights: that it exists, and is of no zeros after channels."""
     channel = f.remainder(column if across else row, a.channels + a.padding)
     return [f.below(row, product.m), f.below(column, product.n), f.below(channel, a.channels)]
@@ -471,7 +473,8 @@ def _unfolded(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, d
     sums, result = arrays.new(4 * size), arrays.numbers[2]
     steps = contiguous_strides([*taps, width, c.outputs])[:-1]
     stored = [(n, y, step) for n, y, step in zip(taps, c.y.strides[3:-1], steps, strict=False)]
-    stored += [(last.taps, c.y.strides[-1], a.channels * c.outputs), (a.channels, c.y.strides[1], c.outputs), (c.outputs, c.y.strides[2], 1)]
+    _, to_channel, to_output, *_, to_tap = c.y.strides
+    stored += [(last.taps, to_tap, a.channels * c.outputs), (a.channels, to_channel, c.outputs), (c.outputs, to_output, 1)]
     stored.sort(key=lambda axis: -axis[1])
     arrays.replace(2, sums, size)
     c = replace(c, images=width, x=View(0, (0, 1, far, *space)), y=View(0, (0, c.outputs, 1, *steps[:-1], 0)))
@@ -566,7 +569,8 @@ def _by_patches(
     first = kernel_dispatch(kernel.header, (taps, windows, number), 1, kernel.text(), min(kernel.total, device.processors))
     if splits == 1:
         return [first]
-    return [first, *elementwise_dispatches(_finishing_kernel([(elements, 1, 1)], splits, elements, dtype), (number, arrays.numbers[2]), device)]
+    sums = _finishing_kernel([(elements, 1, 1)], splits, elements, dtype)
+    return [first, *elementwise_dispatches(sums, (number, arrays.numbers[2]), device)]
 
 
 def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOperand, tuple[int, int]]:
@@ -631,8 +635,8 @@ def _tap_ranges(a: Arrangement) -> list[Range]:
 def _finish_axes(product: MatrixProduct, target: ResultMap, channels: int = 0, across: bool = False) -> list[tuple[int, int, int]] | None:
     """Return the axes of results, in the order of memory.
 
-    Each is given by its size, its stride there, and that in partial sums. None if results do not fill their array. With `channels` there are
-    so many of a tap, and zeros after them; they are rows, or columns if `across`.
+    Each is given by its size, its stride there, and that in partial sums. None if results do not fill their array. With `channels` there
+    are so many of a tap, and zeros after them; they are rows, or columns if `across`.
     """
     axes = []
     for walk, step in ((target.stack, product.m * product.n), (target.rows, product.n), (target.columns, 1)):

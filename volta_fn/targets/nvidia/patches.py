@@ -22,7 +22,8 @@ from volta_fn.targets.nvidia.matmul.problem import ROW, STAGING, MatrixOperand, 
 from volta_fn.targets.nvidia.matmul.results import Results, Rounded, Stored
 from volta_fn.targets.nvidia.matrix_units import ROWS, TERM_BYTES, GroupProduct, GroupStep, SharedMatrix, TilePipeline, await_products
 
-# Patches. With steps between windows, the taps whose elements leave the same remainder have a patch of their own, of every so-many-th pixel.
+# Patches. With steps between windows, the taps whose elements leave the same remainder have a patch of their own, of every second, third, …
+# pixel.
 
 #: Columns of products are in groups of so many, and stored in twice as many; they have at most so many columns, and a box at most so many
 #: pixels along an axis.
@@ -96,9 +97,14 @@ class PatchTile(NamedTuple):
     columns: int
 
     @property
+    def is_strip(self) -> bool:
+        """Whether rows of windows are eight columns; else columns are consecutive pixels."""
+        return self.period == _EIGHT
+
+    @property
     def between_eights(self) -> int:
         """The bytes between groups of eight columns."""
-        return (self.row if self.period == _EIGHT else _EIGHT) * ROW
+        return (self.row if self.is_strip else _EIGHT) * ROW
 
 
 @dataclass(frozen=True)
@@ -449,7 +455,7 @@ class PatchKernel:
             for number, (down, across) in enumerate(self.residues):
                 f.wait_for_barrier(self.patches.empty(stage), f.exclusive_or(parity, 1))
                 barrier = self.patches.expect(stage, prod(self.patch_maps[number].box[1:]) * ROW)
-                x, y = [f.plus(f.times(at, size), i32(r.first)) for at, size, r in ((column, shape.width, across), (row, shape.height, down))]
+                x, y = f.plus(f.times(column, shape.width), i32(across.first)), f.plus(f.times(row, shape.height), i32(down.first))
                 position = [channel, x, f.times(image, shape.images), y]
                 to = f.plus(self.base, f.times(stage, self.schedule.patch_bytes))
                 f.copy_box(to, f.maps[1 + number], position, barrier)

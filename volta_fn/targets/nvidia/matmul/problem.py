@@ -322,9 +322,7 @@ def _in_parts(operand: Operand, binding: int) -> MatrixOperand | None:
     if any(x % unit or x < 0 for x in (operand.start, *strides)) or not operand.outer.strides[0]:
         return None
     (outer,), (stride,) = operand.outer
-    return MatrixOperand(
-        binding, operand.dtype, True, outer, size, stride, operand.stack, operand.start, parts=parts, part_stride=far
-    )
+    return MatrixOperand(binding, operand.dtype, True, outer, size, stride, operand.stack, operand.start, parts=parts, part_stride=far)
 
 
 def _operand(operand: Operand, binding: int, transposed: Collection[np.dtype]) -> MatrixOperand | None:

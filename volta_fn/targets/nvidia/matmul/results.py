@@ -57,9 +57,7 @@ class Results(ABC):
     #: The most columns that are staged at once.
     most_columns = ROW // 4
 
-    def __init__(
-        self, rows: int, columns: int, tile: Tile, dtype: np.dtype, products: int = 1, bounds: Bounds | None = None
-    ) -> None:
+    def __init__(self, rows: int, columns: int, tile: Tile, dtype: np.dtype, products: int = 1, bounds: Bounds | None = None) -> None:
         self.rows, self.columns, self._bounds = rows, columns, bounds
         #: The products whose sums are stored together.
         self.products = products
