@@ -233,7 +233,10 @@ def tiles(problem: Patches) -> Iterator[PatchTile]:
 
 #: What a slice costs besides its products, and what a row of it costs to copy; how much longer all of them take beside other tiles, whose
 #: costs were measured with more slices.
-_SLICE_COST, _ROW_COST, _RATIO = 1500, 73, 1.1
+_SLICE_COST, _ROW_COST, _RATIO = 1500, 73, 1.15
+
+#: How long a patch takes to arrive: one is on its way while another one is multiplied.
+_LATENCY = 22_400
 
 #: What storing a number of the last tile costs, and a tile besides; and what a split costs: a dispatch, and each partial sum that is stored
 #: and loaded.
@@ -264,7 +267,7 @@ def cost(problem: Patches, schedule: PatchSchedule, processors: int) -> float:
     each = 0
     for rows, columns in problem.residues():
         taps, pixels = rows.taps * columns.taps, tile.images * tile.row * (tile.height + rows.span)
-        each += max(taps * ROWS * tile.columns, _ROW_COST * (taps * ROWS + pixels)) + taps * _SLICE_COST
+        each += max(taps * ROWS * tile.columns, _ROW_COST * (taps * ROWS + pixels), _LATENCY) + taps * _SLICE_COST
     time = _RATIO * ceil(count / processors) * each * problem.chunks / schedule.splits + _STORE_COST * ROWS * tile.columns + _TILE_COST
     if schedule.splits == 1:
         return time
