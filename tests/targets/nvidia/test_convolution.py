@@ -104,6 +104,7 @@ COLOURS = [
     Case("colours, asymmetric", (2, 5, 9, 11), (40, 5, 2, 3), stride=(2, 1), padding=((0, 2), (2, 0)), dilation=(1, 2)),
     Case("colours by w", (4, 3, 9, 8), (40, 3, 3, 3), "w"),
     Case("colours by w, channels last", (4, 17, 16, 3), (5, 7, 3, 64), "w", stride=(2, 2), padding=((2, 2), (3, 3)), numbers=LAST),
+    Case("colours by x of few outputs", (2, 40, 8, 9), (8, 40, 3, 3), "x"),
     Case("colours by w, asymmetric", (4, 5, 9, 11), (40, 5, 2, 3), "w", stride=(2, 1), padding=((0, 2), (2, 0)), dilation=(1, 2)),
 ]
 
@@ -222,6 +223,12 @@ def test_llvm_compiles_kernels_of_gpus_without_wgmma(schedule: WarpSchedule, tmp
 def test_rows_in_registers_of_several_warp_groups(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case("", (4, 96, 6, 5), (64, 96, 2, 2), "w", dtype=FLOAT32, precision="tensorfloat32")
     check(case, schedule, monkeypatch)
+
+
+def test_phases_of_few_channels_are_left_to_shaders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "_FEWEST", 1)
+    equation = Case("", (8, 64, 16, 16), (8, 64, 3, 3), "x", stride=(2, 2)).equation()
+    assert not convolution.arrangements(tuple([atom.aval for atom in equation.invars]), equation.params, HOPPER)
 
 
 def test_float32_is_rounded_only_where_its_precision_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:

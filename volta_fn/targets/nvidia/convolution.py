@@ -214,6 +214,8 @@ def arrangements(avals: Sequence[ShapedArray], params: dict[str, Any], device: T
     if params.get("algorithm", "auto") not in ("auto", "igemm") or sum(c.products for c in summed) < _FEWEST:
         return []
     chosen = [arrangement(c, dtypes, params, device) for c in summed]
+    if len(problems) > 1 and any(a is not None and a.unfolds for a in chosen):
+        return []
     is_divisible = device.matrix_units == "wgmma" and len(summed) == len(problems) > 1
     together = _with_phases((lhs, rhs), params, device) if is_divisible else None
     if together is not None:
@@ -225,7 +227,7 @@ def _with_phases(avals: Sequence[ShapedArray], params: dict[str, Any], device: T
     """Return how matrix units compute all phases of a convolution in one dispatch."""
     pair = with_phases(avals[0].shape, avals[1].shape, params)
     a = None if pair is None else arrangement(pair[0], canonical(tuple(avals), params).dtypes, params, device)
-    if pair is None or a is None or not a.along_k or a.c.groups > 1:
+    if pair is None or a is None or not a.along_k or a.unfolds or a.c.groups > 1:
         return None
     return a._replace(phases=pair[1])
 
@@ -428,11 +430,10 @@ def _stored(
         store: Results = Rounded(product, schedule, target, 2, bounds) if is_rounded else stored
         return [dispatch_of(product, schedule, store, (*numbers, arrays.numbers[2]), 1, device)]
     assert finish is not None
-    partial = arrays.new(4 * schedule.splits * results)
+    source = arrays.new(4 * schedule.splits * results)
     sums = partial_sums(product, schedule, 2)
-    first = dispatch_of(product, schedule, sums, (*numbers, partial), 1, device)
+    dispatches = [dispatch_of(product, schedule, sums, (*numbers, source), 1, device)]
     *before, last = _finishing_kernels(finish, schedule.splits, results, dtype)
-    source, dispatches = partial, [first]
     for kernel in before:
         total = arrays.new(4 * results)
         dispatches += elementwise_dispatches(kernel, (source, total), device)

@@ -575,9 +575,9 @@ def choose(product: MatrixProduct, capabilities: TargetCapabilities, most_splits
     """
     tuned = shipped().get(capabilities.adapter, {}).get(product.name)
     kinds = capabilities.matrix_units, WarpSchedule.kind
-    if tuned is not None and tuned.kind in kinds and tuned.shared <= capabilities.block_memory and is_legal(product, tuned):
-        if tuned.splits <= most_splits:
-            return tuned
+    fits = tuned is not None and tuned.kind in kinds and tuned.shared <= capabilities.block_memory and tuned.splits <= most_splits
+    if tuned is not None and fits and is_legal(product, tuned):
+        return tuned
     of_matrices = _WGMMA_OF_MATRICES if capabilities.matrix_units == "wgmma" else ()
     legal = [s for s in (*candidates(capabilities), *of_matrices) if is_legal(product, s)]
     return estimated(product, capabilities, legal, most_splits)
