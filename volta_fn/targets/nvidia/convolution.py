@@ -145,7 +145,10 @@ class Arrangement(NamedTuple):
 
     @property
     def padding(self) -> int:
-        """The zeros after the channels of every tap, whose results are dropped, in sums over windows."""
+        """The zeros after the channels of every tap in sums over windows.
+
+        Their results are dropped.
+        """
         return 0 if self.along_k else -self.channels % (ROW // self.dtype.itemsize)
 
     @property
@@ -279,7 +282,7 @@ def operand_orders(avals: Sequence[ShapedArray], params: dict[str, Any], device:
 def _is_in_place(
     avals: Sequence[ShapedArray], params: dict[str, Any], orders: Sequence[tuple[int, ...]], device: TargetCapabilities
 ) -> bool:
-    """Return whether a convolution is a product of matrices in place once its operands are transposed."""
+    """Return whether transposed operands are matrices that are multiplied in place."""
     transposed = [ShapedArray(tuple([aval.shape[dim] for dim in order]), aval.dtype) for aval, order in zip(avals, orders, strict=True)]
     lhs, rhs, out = params["dimension_numbers"]
     numbers = [tuple([order.index(dim) for dim in spec]) for order, spec in zip(orders, (lhs, rhs), strict=True)]
@@ -339,7 +342,10 @@ class _Arrays(Workspaces):
         return _Arranged(copy, 0, strides, is_copy=True)
 
     def copied(self, number: int, start: int, axes: Sequence[tuple[int, int]], ranges: Sequence[Range]) -> int:
-        """Return the number of a contiguous copy of an operand as axes with sizes and strides; out of `ranges` there are zeros."""
+        """Return the number of a contiguous copy of an operand.
+
+        Its axes have sizes and strides. Out of `ranges` there are zeros.
+        """
         sizes = [size for size, _ in axes]
         copy = self.new(prod(sizes) * self.dtype.itemsize)
         kernel = self._copy_kernel(number, start, axes, sizes, ranges)
@@ -406,7 +412,7 @@ def _product(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, de
 def _exists(
     f: KernelFunction, number: Value, row: Value, column: Value, product: MatrixProduct, a: Arrangement, across: bool
 ) -> list[Value]:
-    """Emit the conditions of a result in a gradient by the weights: that it exists, and is of no zeros after channels."""
+    """Emit the conditions of a result: that it exists, and is of no padding."""
     channel = f.remainder(column if across else row, a.channels + a.padding)
     return [f.below(row, product.m), f.below(column, product.n), f.below(channel, a.channels)]
 
@@ -421,7 +427,10 @@ def _stored(
     device: TargetCapabilities,
     bounds: Bounds | None = None,
 ) -> list[Dispatch]:
-    """Return the dispatches of a product of two buffers; `finish` are the axes of its results."""
+    """Return the dispatches of a product of two buffers.
+
+    `finish` are the axes of its results.
+    """
     dtype, results = target.dtype, product.batch * product.m * product.n
     stored = Stored(product, schedule, target, 2, bounds)
     is_scattered = not stored.down and not 0 < min(target.columns.strides[-1:], default=0) <= _NEAR
@@ -495,7 +504,10 @@ class _MatrixAxes(NamedTuple):
 
 
 def _matrix_axes(c: Correlation) -> _MatrixAxes | None:
-    """Return a correlation's axes as those of matrices; None if windows overlap, or are no matrix of an image."""
+    """Return a correlation's axes as those of matrices.
+
+    None if windows overlap, or those of an image are no rows of a matrix.
+    """
     if not all(axis.inside and 1 in (axis.taps, axis.positions) for axis in c.axes):
         return None
     (xg, image, channel, *x), (wg, _, inner, *w), (yg, to_image, _, *y) = c.x.strides, c.w.strides, c.y.strides
@@ -516,7 +528,7 @@ def _matrix_axes(c: Correlation) -> _MatrixAxes | None:
 
 
 def _problem_of(c: Correlation, dtype: np.dtype) -> Problem | None:
-    """Return a correlation as products of matrices: windows are rows, and outputs columns."""
+    """Return a correlation as products of matrices of windows and of outputs."""
     axes = _matrix_axes(c)
     if axes is None:
         return None
@@ -526,7 +538,10 @@ def _problem_of(c: Correlation, dtype: np.dtype) -> Problem | None:
 
 
 def _matrix_target(c: Correlation, dtype: np.dtype, elements: int, is_swapped: bool) -> tuple[ResultMap, bool]:
-    """Return where such products are stored, and whether outputs are better rows: where windows are nearer to each other."""
+    """Return where such products are stored, and whether outputs are better rows.
+
+    They are where windows are nearer to each other.
+    """
     axes = _matrix_axes(c)
     assert axes is not None
     outputs = Walk((c.outputs,), (c.y.strides[2],))
@@ -536,7 +551,10 @@ def _matrix_target(c: Correlation, dtype: np.dtype, elements: int, is_swapped: b
 
 
 def _matrices(a: Arrangement, device: TargetCapabilities) -> tuple[MatrixProduct, bool] | None:
-    """Return a correlation as a product of matrices in place, and whether outputs are its rows; None if there is none."""
+    """Return a correlation as a product of matrices in place.
+
+    With it comes whether outputs are its rows. None if operands have to be copied.
+    """
     problem = None if a.phases else _problem_of(a.c, a.dtype)
     if problem is None:
         return None
@@ -559,7 +577,10 @@ def _by_patches(
     elements: int,
     device: TargetCapabilities,
 ) -> list[Dispatch]:
-    """Return the dispatches of a correlation by patches; `numbers` are those of images and taps."""
+    """Return the dispatches of a correlation by patches.
+
+    `numbers` are the buffers of images and taps.
+    """
     y, windows, taps = a.c.y, *numbers
     group, image, output, *space = y.strides
     strides = (group, image, output, *[0] * (2 - len(space)), *space)
@@ -612,7 +633,10 @@ def _operands(a: Arrangement, arrays: _Arrays) -> tuple[WindowOperand, MatrixOpe
 
 
 def _taps_in_place(a: Arrangement) -> MatrixOperand | None:
-    """Return taps whose outputs follow one another as they lie in memory; None if they have to be copied."""
+    """Return taps whose outputs follow one another as they lie in memory.
+
+    None if they have to be copied.
+    """
     c, unit = a.c, UNIT // a.dtype.itemsize
     _, output, channel, *space = c.w.strides
     if not a.along_k or a.phases or c.groups > 1 or a.dtype not in HALVES or output != 1 or c.channels % (ROW // a.dtype.itemsize):
@@ -651,9 +675,9 @@ def _finish_axes(product: MatrixProduct, target: ResultMap, channels: int = 0, a
 
 
 def _finishing_kernels(axes: Sequence[tuple[int, int, int]], splits: int, apart: int, dtype: np.dtype) -> list[Kernel]:
-    """Return the kernels that add up partial sums, whose arrays are `apart`, and store results.
+    """Return the kernels that add up partial sums and store results.
 
-    If their contiguous axes differ, a kernel of its own transposes the sums: else neighbours would read each partial sum from far apart.
+    Arrays of partial sums are `apart`. If their contiguous axes differ, a kernel of its own transposes the sums: else neighbours would read each partial sum from far apart.
     """
     if splits == 1 or axes[-1][2] == 1:
         return [_finishing_kernel(axes, splits, apart, dtype)]

@@ -1,6 +1,6 @@
-"""Convolutions by patches of images, which have the pixels of many overlapping windows.
+"""Convolutions by patches of images.
 
-A tile of windows meets most pixels once for every tap. A block copies each pixel once, some channels at a time, and multiplies all taps by
+A patch has the pixels of many overlapping windows. A tile of windows meets most pixels once for every tap. A block copies each pixel once, some channels at a time, and multiplies all taps by
 windows from the same patch in shared memory: `wgmma` reads a matrix from any row of the swizzle on, and its groups of eight rows may be any
 number of rows apart. So the windows of a tap are the patch, from another pixel on.
 """
@@ -43,7 +43,9 @@ _ALIGNMENT = 1024
 
 
 class Residue(NamedTuple):
-    """The taps of an axis whose elements leave the same remainder, divided by the step between windows.
+    """The taps of an axis whose elements leave the same remainder.
+
+    They are divided by the step between windows.
 
     Attributes:
         remainder: what they leave.
@@ -285,14 +287,17 @@ def estimated(problem: Patches, device: TargetCapabilities, most_splits: int) ->
 
 
 class PatchTarget(NamedTuple):
-    """Where the results of tiles are: the product's number is that of a split, a group and a tile of windows."""
+    """Where the results of tiles are.
+
+    The number of a product is that of a split, a group and a tile of windows.
+    """
 
     problem: Patches
     tile: PatchTile
     map: ResultMap
 
     def exists(self, f: KernelFunction, number: Value, row: Value, column: Value) -> list[Value]:
-        """Emit the conditions of a row and a column of a tile that are an output and a window."""
+        """Emit the conditions of a row and a column: that they are an output and a window."""
         tile, counts = self.tile, self.problem.counts(self.tile)
         down, across = self.problem.axes
         *_, image_tile, row_tile, column_tile = f.coordinates(number, (1 << 30, *counts))
@@ -313,9 +318,9 @@ class PatchTarget(NamedTuple):
 
 
 def target(problem: Patches, schedule: PatchSchedule, dtype: np.dtype, elements: int, start: int, strides: Sequence[int]) -> PatchTarget:
-    """Return where results lie, by the strides of groups, images, outputs, rows and columns.
+    """Return where results lie.
 
-    With `splits` each chunk of the sums has an array of its own.
+    `strides` are those of groups, images, outputs, rows and columns. With `splits` each chunk of the sums has an array of its own.
     """
     tile = schedule.tile
     group, image, output, down, across = strides
@@ -400,14 +405,17 @@ class PatchKernel:
         return number, self.f.times(row, ROWS)
 
     def _digits(self, number: Value) -> tuple[Value, Value, list[Value]]:
-        """Return the first chunk of channels of a product, its group, and its tile by axis."""
+        """Return the first chunk of a product's channels, its group, and its tile by axis."""
         problem, schedule = self.problem, self.schedule
         counts = problem.counts(schedule.tile)
         split, group, *tile = self.f.coordinates(number, (schedule.splits, problem.groups, *counts))
         return self.f.times(split, self.chunks), group, tile
 
     def _each(self, body: Callable[[Value, int, Value, list[Value]], list[Value]], state: list[Value]) -> list[Value]:
-        """Emit the loops over chunks of channels, patches, and taps; a body has their numbers."""
+        """Emit the loops over chunks of channels, patches, and taps.
+
+        A body has their numbers.
+        """
 
         def chunk(number: Value, state: list[Value]) -> list[Value]:
             for patch, pair in enumerate(self.residues):

@@ -39,7 +39,7 @@ LANES, LINES = 4, 2
 Bounds = Callable[[KernelFunction, Value, Value, Value], list[Value]]
 
 
-class Tile(Protocol):
+class TileSize(Protocol):
     """What results know of a schedule."""
 
     @property
@@ -57,7 +57,7 @@ class Results(ABC):
     #: The most columns that are staged at once.
     most_columns = ROW // 4
 
-    def __init__(self, rows: int, columns: int, tile: Tile, dtype: np.dtype, products: int = 1, bounds: Bounds | None = None) -> None:
+    def __init__(self, rows: int, columns: int, tile: TileSize, dtype: np.dtype, products: int = 1, bounds: Bounds | None = None) -> None:
         self.rows, self.columns, self._bounds = rows, columns, bounds
         #: The products whose sums are stored together.
         self.products = products
@@ -199,7 +199,7 @@ class Stored(_Elementwise):
     They are rounded to its dtype if that has 16 bits.
     """
 
-    def __init__(self, product: MatrixProduct, tile: Tile, target: ResultMap, binding: int, bounds: Bounds | None = None) -> None:
+    def __init__(self, product: MatrixProduct, tile: TileSize, target: ResultMap, binding: int, bounds: Bounds | None = None) -> None:
         super().__init__(product.m, product.n, tile, product.sum_dtype, bounds=bounds)
         self.down = not target.fours and replace(target, rows=target.columns, columns=target.rows).fours
         self.lanes = LANES if target.fours or self.down else 1
@@ -242,7 +242,7 @@ class Rounded(Results):
 
     most_columns = ROW // 2
 
-    def __init__(self, product: MatrixProduct, tile: Tile, target: ResultMap, binding: int, bounds: Bounds | None = None) -> None:
+    def __init__(self, product: MatrixProduct, tile: TileSize, target: ResultMap, binding: int, bounds: Bounds | None = None) -> None:
         super().__init__(product.m, product.n, tile, product.sum_dtype, bounds=bounds)
         self._target, self._binding = target, binding
         self._pack = "bf16x2" if target.dtype == BFLOAT16 else "f16x2"
@@ -251,7 +251,7 @@ class Rounded(Results):
 
     @staticmethod
     def fits(target: ResultMap) -> bool:
-        """Return whether every eight columns are 16 aligned bytes, or else every eight rows."""
+        """Return whether every eight columns, or every eight rows, are 16 aligned bytes."""
         return any(
             _in_eights(target.start, along, (across, target.stack))
             for along, across in ((target.columns, target.rows), (target.rows, target.columns))
@@ -278,7 +278,10 @@ class Rounded(Results):
             f.ptx(f"stmatrix.sync.aligned.m8n8.x4{transposes}.shared.b16 [$0], {{$1, $2, $3, $4}};", to, *words)
 
     def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, width: int, staging: Value) -> None:
-        """Store what is staged: a lane has eight columns of a row, or eight rows of a column."""
+        """Store what is staged.
+
+        A lane has eight columns of a row, or eight rows of a column.
+        """
         units = 2 if self._down else width // 8
         first, unit = f.divided(f.lane, units)
         for turn in range((width if self._down else _ROWS) * units // 32):
