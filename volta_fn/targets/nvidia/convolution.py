@@ -677,7 +677,8 @@ def _finish_axes(product: MatrixProduct, target: ResultMap, channels: int = 0, a
 def _finishing_kernels(axes: Sequence[tuple[int, int, int]], splits: int, apart: int, dtype: np.dtype) -> list[Kernel]:
     """Return the kernels that add up partial sums and store results.
 
-    Arrays of partial sums are `apart`. If their contiguous axes differ, a kernel of its own transposes the sums: else neighbours would read each partial sum from far apart.
+    Arrays of partial sums are `apart`. If their contiguous axes differ from those of results, a kernel of its own transposes the sums: else
+    neighbours would read each partial sum from far apart.
     """
     if splits == 1 or axes[-1][2] == 1:
         return [_finishing_kernel(axes, splits, apart, dtype)]

@@ -1,8 +1,8 @@
 """Convolutions by patches of images.
 
-A patch has the pixels of many overlapping windows. A tile of windows meets most pixels once for every tap. A block copies each pixel once, some channels at a time, and multiplies all taps by
-windows from the same patch in shared memory: `wgmma` reads a matrix from any row of the swizzle on, and its groups of eight rows may be any
-number of rows apart. So the windows of a tap are the patch, from another pixel on.
+A patch has the pixels of many overlapping windows. A tile of windows meets most pixels once for every tap. A block copies each pixel once,
+some channels at a time, and multiplies all taps by windows from the same patch in shared memory: `wgmma` reads a matrix from any row of the
+swizzle on, and its groups of eight rows may be any number of rows apart. So the windows of a tap are the patch, from another pixel on.
 """
 
 from __future__ import annotations
