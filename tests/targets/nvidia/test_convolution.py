@@ -198,7 +198,10 @@ def test_convolutions(case: Case, splits: int, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     "name",
-    ["channels last", "few channels", "asymmetric", "groups", "three axes", "by x with stride", "by w, asymmetric", "by w in groups"],
+    [
+        *("channels last", "few channels", "asymmetric", "groups", "three axes", "by x with stride", "by w, asymmetric", "by w in groups"),
+        *("matrices of images", "matrices of images by w", "one matrix", "one matrix by w"),
+    ],
 )
 def test_convolutions_of_gpus_without_wgmma(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (case,) = [case for case in CASES if case.name == name]
