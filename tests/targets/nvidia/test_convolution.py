@@ -313,6 +313,7 @@ def test_infinite_taps_of_a_phase_stay_there(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("schedule", convolution.schedules(HOPPER), ids=str)
 def test_llvm_compiles_kernels_of_windows(schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution, "schedules", lambda device: (schedule,))
+    monkeypatch.setattr(patches, "estimated", lambda problem, device, most_splits: None)
     plain = Case("", (64, 64, 30, 30), (64, 64, 3, 3))
     rounded = plain._replace(dtype=FLOAT32, precision="tensorfloat32")
     for case in (plain, plain._replace(wrt="w"), rounded, *([] if schedule.turns else [rounded._replace(wrt="w")])):
