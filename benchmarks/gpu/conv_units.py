@@ -135,12 +135,12 @@ CHECKS += [
     for layer in (
         Layer(8, 64, 28, 28, 256, **ONE),
         Layer(16, 512, 7, 7, 256, expected=2, **ONE),
-        Layer(8, 256, 28, 28, 128, **ONE, **TWO),
+        Layer(16, 256, 28, 28, 128, **ONE, **TWO),
         Layer(16, 128, 8, 8, 256, groups=2, **ONE, expected=0),
         Layer(64, 32, 28, 28, 64, expected=2),
         Layer(64, 64, 28, 28, 3, expected=1),
         Layer(64, 3, 32, 32, 64, expected=2),
-        Layer(4, 3, 64, 64, 64, expected=2, **COLOURS),
+        Layer(16, 3, 64, 64, 64, expected=2, **COLOURS),
         Layer(4, 64, 56, 60, 128, **TWO),
         Layer(32, 512, 7, 7, 512),
     )
