@@ -1,8 +1,8 @@
 """Check and time convolutions on matrix units.
 
 Run `python -m benchmarks.gpu.conv_units`. First it runs convolutions and both of their gradients, and compares the results with those in
-float64. Then it times the layers of ResNet-18, and others, in bfloat16 and TensorFloat-32, beside cuDNN by PyTorch with channels last, in
-alternation.
+float64. Then it times layers of ResNets, U-Nets and small networks in bfloat16 and TensorFloat-32, with channels last and first, in
+alternation with cuDNN by PyTorch, whose arrays have the same layout, and with channels last. Times of each dispatch by itself follow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from benchmarks.gpu import peers
-from benchmarks.gpu.chains import chain
+from benchmarks.gpu.chains import chain, repeated, steps_of
 from benchmarks.gpu.device import opened_gpu
 from benchmarks.gpu.products import BFLOAT16, FLOAT16, FLOAT32, ROUNDED_TOLERANCE, TOLERANCES, alternate, on_matrix_units, relative_error
 from benchmarks.gpu.suite import Suite, check_and_time
@@ -126,21 +126,64 @@ CHECKS = [
     Layer(32, 256, 7, 7, 256, dtype=FLOAT32),
 ]
 
-TIMED = [
-    Layer(64, 3, 32, 32, 64, expected=0),
-    Layer(64, 64, 32, 32, 64),
-    Layer(64, 64, 32, 32, 128, stride=(2, 2)),
-    Layer(64, 64, 32, 32, 128, stride=(2, 2), taps=(1, 1), padding=((0, 0), (0, 0))),
-    Layer(64, 128, 16, 16, 128),
-    Layer(64, 128, 16, 16, 256, stride=(2, 2)),
-    Layer(64, 256, 8, 8, 256),
-    Layer(64, 256, 8, 8, 512, stride=(2, 2)),
-    Layer(64, 512, 4, 4, 512),
-    Layer(64, 64, 56, 56, 64),
-    Layer(64, 256, 14, 14, 256),
-    Layer(64, 64, 56, 56, 64, last=True),
+ONE: Any = {"taps": (1, 1), "padding": ((0, 0), (0, 0))}
+TWO: Any = {"stride": (2, 2)}
+COLOURS: Any = {"taps": (7, 7), "padding": ((3, 3), (3, 3)), "stride": (2, 2)}
+
+CHECKS += [
+    layer._replace(dtype=dtype, last=last)
+    for layer in (
+        Layer(8, 64, 28, 28, 256, **ONE),
+        Layer(16, 512, 7, 7, 256, expected=2, **ONE),
+        Layer(16, 256, 28, 28, 128, **ONE, **TWO),
+        Layer(16, 128, 8, 8, 256, groups=2, **ONE, expected=0),
+        Layer(64, 32, 28, 28, 64, expected=2),
+        Layer(64, 64, 28, 28, 3, expected=1),
+        Layer(64, 3, 32, 32, 64, expected=2),
+        Layer(16, 3, 64, 64, 64, expected=2, **COLOURS),
+        Layer(4, 64, 56, 60, 128, **TWO),
+        Layer(32, 512, 7, 7, 512),
+    )
+    for dtype in (BFLOAT16, FLOAT32)
+    for last in (False, True)
 ]
-TIMED += [layer._replace(dtype=FLOAT32) for layer in TIMED]
+
+#: Layers of ResNet-18 for small images, of ResNet-50, of U-Nets, and of small networks.
+TIMED = [
+    Layer(64, 3, 32, 32, 64),
+    Layer(64, 64, 32, 32, 64),
+    Layer(64, 64, 32, 32, 128, **TWO),
+    Layer(64, 64, 32, 32, 128, **TWO, **ONE),
+    Layer(64, 128, 16, 16, 128),
+    Layer(64, 128, 16, 16, 256, **TWO),
+    Layer(64, 256, 8, 8, 256),
+    Layer(64, 256, 8, 8, 512, **TWO),
+    Layer(64, 512, 4, 4, 512),
+    Layer(32, 3, 224, 224, 64, **COLOURS),
+    Layer(32, 64, 56, 56, 64),
+    Layer(32, 128, 28, 28, 128),
+    Layer(32, 256, 14, 14, 256),
+    Layer(32, 512, 7, 7, 512),
+    Layer(32, 128, 56, 56, 128, **TWO),
+    Layer(32, 512, 14, 14, 512, **TWO),
+    Layer(32, 64, 56, 56, 256, **ONE),
+    Layer(32, 256, 56, 56, 64, **ONE),
+    Layer(32, 512, 28, 28, 128, **ONE),
+    Layer(32, 128, 28, 28, 512, **ONE),
+    Layer(32, 1024, 14, 14, 256, **ONE),
+    Layer(32, 256, 14, 14, 1024, **ONE),
+    Layer(32, 2048, 7, 7, 512, **ONE),
+    Layer(32, 512, 7, 7, 2048, **ONE),
+    Layer(32, 256, 56, 56, 512, **TWO, **ONE),
+    Layer(32, 1024, 14, 14, 2048, **TWO, **ONE),
+    Layer(8, 64, 128, 128, 64),
+    Layer(8, 128, 128, 128, 64),
+    Layer(8, 256, 32, 32, 256),
+    Layer(8, 1024, 16, 16, 512),
+    Layer(128, 32, 28, 28, 64),
+    Layer(128, 1, 28, 28, 32),
+]
+TIMED = [layer._replace(dtype=dtype, last=last) for dtype in (BFLOAT16, FLOAT32) for last in (True, False) for layer in TIMED]
 
 
 def run_check(layer: Layer) -> bool:
@@ -171,13 +214,22 @@ def timer(layer: Layer, number: int) -> Callable[[], float]:
     return chain(lambda: program(*arrays), REPEATED)
 
 
-def peer(layer: Layer, number: int) -> Callable[[], float]:
-    """Return PyTorch's timer of a pass, with channels last."""
+def dispatch_times(layer: Layer, number: int) -> list[float]:
+    """Return the seconds of each of a pass's dispatches by itself."""
+    program, arrays = vf.jit(layer.function(number)), [vnp.asarray(x) for x in layer.arrays()]
+    steps, kept = steps_of(lambda: program(*arrays))
+    assert kept, "memory of the dispatches"
+    return [repeated([step], REPEATED) for step in steps]
+
+
+def peer(layer: Layer, number: int, *, last: bool) -> Callable[[], float]:
+    """Return PyTorch's timer of a pass, with channels last or first."""
     torch = peers.torch()
     shape = layer._replace(last=False).shapes
     torch.backends.cudnn.allow_tf32 = layer.dtype == FLOAT32
     dtype = torch.float32 if layer.dtype == FLOAT32 else torch.bfloat16
-    x, w, ct = (torch.randn(s, device="cuda").to(dtype).to(memory_format=torch.channels_last) for s in shape)
+    layout = torch.channels_last if last else torch.contiguous_format
+    x, w, ct = (torch.randn(s, device="cuda").to(dtype).contiguous(memory_format=layout) for s in shape)
     padding = [low for low, _ in layer.padding]
     stride, dilation = [list(each) for each in (layer.stride, layer.dilation)]
     if number == 0:
@@ -192,14 +244,15 @@ def run_timed(layer: Layer) -> None:
     for number, name in enumerate(PASSES):
         samplers = {"ours": timer(layer, number)}
         if peers.torch() is not None:
-            samplers["cuDNN"] = peer(layer, number)
+            samplers["cuDNN"] = peer(layer, number, last=layer.last)
+            if not layer.last:
+                samplers["channels last"] = peer(layer, number, last=True)
         times = alternate(samplers)
-        ours, theirs = times["ours"], times.get("cuDNN", float("nan"))
+        ours = times.pop("ours")
         rate = layer.operations / ours / 1e12
-        print(
-            f"{layer.name:44s} {name:10s} {ours * 1e6:8.1f} us {rate:5.0f} TFLOP/s; cuDNN {theirs * 1e6:8.1f} us, {theirs / ours:5.2f}",
-            flush=True,
-        )
+        listed = ", ".join(f"{name} {theirs * 1e6:8.1f} us {theirs / ours:5.2f}" for name, theirs in times.items())
+        each = " + ".join(f"{seconds * 1e6:.1f}" for seconds in dispatch_times(layer, number))
+        print(f"{layer.name:44s} {name:10s} {ours * 1e6:8.1f} us {rate:5.0f} TFLOP/s; {listed}; {each}", flush=True)
 
 
 def _only(schedule: AnySchedule, device: TargetCapabilities) -> tuple[AnySchedule, ...]:

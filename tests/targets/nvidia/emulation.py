@@ -238,7 +238,7 @@ class Emulator:
         if "ldmatrix" in code:
             return block.warp_meetings[warp].meet(lane, a, lambda given: _ldmatrix(given, ".trans" in code))
         if "stmatrix" in code:
-            return block.warp_meetings[warp].meet(lane, a, self._stmatrix)
+            return block.warp_meetings[warp].meet(lane, a, lambda given: self._stmatrix(given, ".trans" in code))
         if "nvvm.mma" in code:
             dtype = _DTYPES["bfloat16" if "bf16" in code else "float32" if "tf32" in code else "float16"]
             return block.warp_meetings[warp].meet(lane, a, lambda given: _mma(given, dtype))
@@ -263,7 +263,7 @@ class Emulator:
             return struct.unpack("<4I", ctypes.string_at(a[0], 16))
         if ".gpu.global" in code:
             return self._count(code, a)
-        if any(name in code for name in ("setmaxnreg", "fence.", "commit", "wait.group", "bulk.wait_group")):
+        if any(name in code for name in ("setmaxnreg", "prefetch.", "fence.", "commit", "wait.group", "bulk.wait_group")):
             return []
         return self._synchronise(code, a)
 
@@ -349,11 +349,12 @@ class Emulator:
                 ctypes.memmove(target, row[unit * count : unit * count + count].tobytes(), 16)
         self._arrive(self._address(a[-1]), 0, rows.size * dtype.itemsize)
 
-    def _stmatrix(self, given: dict[int, list[Any]]) -> dict[int, Sequence[Any]]:
+    def _stmatrix(self, given: dict[int, list[Any]], transposed: bool) -> dict[int, Sequence[Any]]:
         for matrix in range(4):
-            for row in range(8):
-                words = [given[4 * row + t][1 + matrix] for t in range(4)]
-                ctypes.memmove(self._address(given[8 * matrix + row][0]), struct.pack("<4I", *[w & 0xFFFFFFFF for w in words]), 16)
+            words = [[given[4 * row + t][1 + matrix] & 0xFFFFFFFF for t in range(4)] for row in range(8)]
+            elements = np.array(words, np.uint32).view(np.uint16)
+            for row, line in enumerate(elements.T if transposed else elements):
+                ctypes.memmove(self._address(given[8 * matrix + row][0]), line.tobytes(), 16)
         return {}
 
     def _wgmma(self, given: dict[int, list[Any]], code: str, count: int) -> dict[int, Sequence[Any]]:
@@ -444,7 +445,10 @@ def _read(address: int, type_: str) -> Any:
 
 
 def _bytes(type_: str, value: Any) -> bytes:
-    return struct.pack("<f", value) if type_ == "float" else struct.pack("<I", value & 0xFFFFFFFF)
+    if type_ == "float":
+        with np.errstate(over="ignore"):  # sums of what memory had before
+            return np.float32(value).tobytes()
+    return struct.pack("<I", value & 0xFFFFFFFF)
 
 
 def _ldmatrix(given: dict[int, list[Any]], transposed: bool) -> dict[int, Sequence[Any]]:

@@ -25,7 +25,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.config import default_matmul_precision
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.core.staging import eval_jaxpr
-from volta_fn.targets.nvidia import convolution
+from volta_fn.targets.nvidia import convolution, patches
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.matmul.problem import AnySchedule, Schedule, WarpSchedule
 from volta_fn.targets.nvidia.target import NvidiaTarget
@@ -33,6 +33,9 @@ from volta_fn.targets.wgsl.routine import Routine
 
 BFLOAT16, FLOAT16, FLOAT32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
 FIRST, LAST = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
+
+#: Bytes around arrays that kernels must not write.
+_AROUND = 1 << 14
 
 
 def convolutions(program: ClosedJaxpr, device: TargetCapabilities) -> list[Equation]:
@@ -82,6 +85,29 @@ class Case(NamedTuple):
         return equation
 
 
+#: Those whose windows do not overlap, with operands that are matrices in place.
+MATRICES = [
+    Case("matrices of images", (2, 64, 6, 4), (72, 64, 1, 1)),
+    Case("matrices of images by x", (2, 64, 6, 4), (72, 64, 1, 1), "x"),
+    Case("matrices of images by w", (3, 64, 6, 4), (72, 64, 1, 1), "w"),
+    Case("one matrix", (2, 4, 5, 64), (1, 1, 64, 72), numbers=LAST),
+    Case("one matrix by x", (2, 4, 5, 64), (1, 1, 64, 72), "x", numbers=LAST),
+    Case("one matrix by w", (2, 4, 5, 64), (1, 1, 64, 72), "w", numbers=LAST),
+    Case("matrices of groups", (2, 128, 4, 4), (144, 64, 1, 1), groups=2),
+    Case("one window of an image", (64, 64, 2, 4), (64, 64, 2, 4)),
+]
+
+#: Those of few channels, whose taps of a row become channels.
+COLOURS = [
+    Case("colours", (2, 3, 9, 8), (40, 3, 3, 3)),
+    Case("colours, channels last", (2, 17, 16, 3), (5, 7, 3, 64), stride=(2, 2), padding=((2, 2), (3, 3)), numbers=LAST),
+    Case("colours, asymmetric", (2, 5, 9, 11), (40, 5, 2, 3), stride=(2, 1), padding=((0, 2), (2, 0)), dilation=(1, 2)),
+    Case("colours by w", (4, 3, 9, 8), (40, 3, 3, 3), "w"),
+    Case("colours by w, channels last", (4, 17, 16, 3), (5, 7, 3, 64), "w", stride=(2, 2), padding=((2, 2), (3, 3)), numbers=LAST),
+    Case("colours by x of few outputs", (2, 40, 8, 9), (8, 40, 3, 3), "x"),
+    Case("colours by w, asymmetric", (4, 5, 9, 11), (40, 5, 2, 3), "w", stride=(2, 1), padding=((0, 2), (2, 0)), dilation=(1, 2)),
+]
+
 CASES = [
     Case("windows", (2, 64, 5, 4), (64, 64, 3, 3)),
     Case("channels last", (2, 5, 4, 64), (2, 3, 64, 72), numbers=LAST),
@@ -111,6 +137,10 @@ CASES = [
     Case("by w, asymmetric", (2, 64, 9, 10), (64, 64, 2, 3), "w", stride=(2, 1), padding=((0, 2), (2, 0)), dilation=(1, 2)),
     Case("by w of 1x1 with stride", (3, 64, 13, 12), (64, 64, 1, 1), "w", stride=(2, 2), padding=((0, 0), (0, 0))),
     Case("by w in groups", (2, 128, 5, 5), (128, 64, 2, 1), "w", groups=2),
+    Case("by w, few channels", (2, 24, 7, 6), (40, 24, 3, 3), "w"),
+    Case("by w, few channels, channels last", (2, 7, 6, 24), (3, 3, 24, 40), "w", numbers=LAST),
+    *[case._replace(padding=((0, 0), (0, 0))) for case in MATRICES],
+    *COLOURS,
     *[case._replace(name=f"{case.name}, in TF32", dtype=FLOAT32, precision="tensorfloat32") for case in [
         Case("windows", (2, 64, 5, 4), (64, 64, 3, 3)),
         Case("few channels", (2, 24, 7, 6), (40, 24, 3, 3)),
@@ -118,8 +148,11 @@ CASES = [
         Case("by x with stride", (2, 64, 8, 8), (64, 64, 3, 3), "x", stride=(2, 2)),
         Case("by w", (4, 64, 6, 5), (64, 64, 2, 2), "w"),
         Case("by w, channels last", (2, 6, 5, 96), (2, 2, 96, 40), "w", numbers=LAST),
+        Case("by w, few channels", (4, 20, 6, 5), (40, 20, 2, 2), "w"),
         Case("by w, asymmetric", (4, 32, 9, 10), (64, 32, 2, 3), "w", stride=(2, 1), padding=((0, 2), (2, 0)), dilation=(1, 2)),
         Case("by w in groups", (4, 64, 5, 5), (128, 32, 2, 1), "w", groups=2),
+        *[case._replace(padding=((0, 0), (0, 0))) for case in MATRICES],
+        *COLOURS,
     ]],
 ]  # fmt: skip
 
@@ -165,7 +198,10 @@ def test_convolutions(case: Case, splits: int, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     "name",
-    ["channels last", "few channels", "asymmetric", "groups", "three axes", "by x with stride", "by w, asymmetric", "by w in groups"],
+    [
+        *("channels last", "few channels", "asymmetric", "groups", "three axes", "by x with stride", "by w, asymmetric", "by w in groups"),
+        *("matrices of images", "matrices of images by w", "one matrix", "one matrix by w"),
+    ],
 )
 def test_convolutions_of_gpus_without_wgmma(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (case,) = [case for case in CASES if case.name == name]
@@ -192,6 +228,12 @@ def test_rows_in_registers_of_several_warp_groups(schedule: Schedule, monkeypatc
     check(case, schedule, monkeypatch)
 
 
+def test_phases_of_few_channels_are_left_to_shaders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "_FEWEST", 1)
+    equation = Case("", (8, 64, 16, 16), (8, 64, 3, 3), "x", stride=(2, 2)).equation()
+    assert not convolution.arrangements(tuple([atom.aval for atom in equation.invars]), equation.params, HOPPER)
+
+
 def test_float32_is_rounded_only_where_its_precision_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution, "_FEWEST", 1)
     for wrt in ("", "x", "w"):
@@ -207,11 +249,17 @@ def test_float32_is_rounded_only_where_its_precision_allows_it(monkeypatch: pyte
 
 def check(case: Case, schedule: AnySchedule, monkeypatch: pytest.MonkeyPatch, device: TargetCapabilities = HOPPER) -> None:
     """Compare the results of a convolution by a schedule with those in float64."""
+    schedule_by(schedule, monkeypatch)
+    compare(case, device)
+
+
+def compare(case: Case, device: TargetCapabilities) -> None:
+    """Compare the results of a convolution with those in float64."""
     equation, rng = case.equation(), np.random.default_rng(len(case.name))
     operands = [rng.standard_normal(atom.aval.shape).astype(atom.aval.dtype) for atom in equation.invars]
     if case.precision:  # numbers that rounding does not change
         operands = [x.astype(BFLOAT16).astype(x.dtype) for x in operands]
-    result = computed(equation, operands, schedule, monkeypatch, device)
+    result = computed(equation, operands, device)
     params = equation.params | {"preferred_element_type": None}
     expected = np.asarray(
         vf.jit(lambda x, w: equation.primitive.bind(x, w, **params))(*[vnp.asarray(x.astype(np.float64)) for x in operands])
@@ -220,10 +268,8 @@ def check(case: Case, schedule: AnySchedule, monkeypatch: pytest.MonkeyPatch, de
     np.testing.assert_allclose(result.astype(np.float64), expected, rtol=tolerance, atol=1e-2 * tolerance * np.abs(expected).max())
 
 
-def computed(
-    equation: Equation, operands: list[np.ndarray], schedule: AnySchedule, monkeypatch: pytest.MonkeyPatch, device: TargetCapabilities
-) -> np.ndarray:
-    """Return the result of a convolution by a schedule."""
+def schedule_by(schedule: AnySchedule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have convolutions by a schedule of slices, of any sizes."""
     monkeypatch.setattr(convolution, "_FEWEST", 1)
     monkeypatch.setattr(convolution, "_FEWEST_WINDOWS", 1)
 
@@ -231,13 +277,25 @@ def computed(
         return replace(schedule, splits=min(schedule.splits, most_splits))
 
     monkeypatch.setattr(convolution, "estimated", chosen)
+    monkeypatch.setattr(convolution, "choose", lambda product, device, most_splits: chosen(product, device, (), most_splits))
+    monkeypatch.setattr(patches, "estimated", lambda problem, device, most_splits: None)
+
+
+def computed(equation: Equation, operands: list[np.ndarray], device: TargetCapabilities) -> np.ndarray:
+    """Return the result of a convolution; memory around arrays is not written."""
     routine = convolution.conv_general_dilated(tuple([atom.aval for atom in equation.invars]), equation.params, device)
     assert routine is not None
     (out,) = equation.outvars
-    result = np.full(out.aval.shape, np.nan, out.aval.dtype)
-    workspaces = [np.full(-(-size // 4), np.nan, np.float32) for size in routine.workspaces]
-    assert run(routine, [*operands, result, *workspaces]) >= 1
-    return result
+    sizes = [*[x.nbytes for x in operands], out.aval.size * out.aval.dtype.itemsize, *routine.workspaces]
+    memory = [np.full(size + 2 * _AROUND, 0xFF, np.uint8) for size in sizes]  # numbers are NaN
+    buffers = [x[_AROUND : _AROUND + size] for x, size in zip(memory, sizes, strict=True)]
+    for buffer, x in zip(buffers, operands, strict=False):
+        buffer[:] = x.view(np.uint8).reshape(-1)
+    assert run(routine, buffers) >= 1
+    for x, size in zip(memory, sizes, strict=True):
+        assert (x[:_AROUND] == 0xFF).all()
+        assert (x[_AROUND + size :] == 0xFF).all()
+    return buffers[len(operands)].view(out.aval.dtype).reshape(out.aval.shape)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
@@ -245,7 +303,8 @@ def test_infinite_taps_of_a_phase_stay_there(monkeypatch: pytest.MonkeyPatch) ->
     equation = Case("", (2, 64, 8, 8), (64, 64, 3, 3), "x", stride=(2, 2)).equation()
     ct, w = [np.ones(atom.aval.shape, atom.aval.dtype) for atom in equation.invars]
     w[5, 7, 1, 1] = np.inf
-    result = computed(equation, [ct, w], Schedule(64, 1, stages=2), monkeypatch, HOPPER).astype(np.float32)
+    schedule_by(Schedule(64, 1, stages=2), monkeypatch)
+    result = computed(equation, [ct, w], HOPPER).astype(np.float32)
     infinite = np.argwhere(~np.isfinite(result))
     assert 0 < len(infinite) <= result[0, 0].size // 4 * len(result)
     assert len({tuple(place % 2) for place in infinite[:, 2:]}) == 1
@@ -254,6 +313,7 @@ def test_infinite_taps_of_a_phase_stay_there(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("schedule", convolution.schedules(HOPPER), ids=str)
 def test_llvm_compiles_kernels_of_windows(schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution, "schedules", lambda device: (schedule,))
+    monkeypatch.setattr(patches, "estimated", lambda problem, device, most_splits: None)
     plain = Case("", (64, 64, 30, 30), (64, 64, 3, 3))
     rounded = plain._replace(dtype=FLOAT32, precision="tensorfloat32")
     for case in (plain, plain._replace(wrt="w"), rounded, *([] if schedule.turns else [rounded._replace(wrt="w")])):

@@ -409,19 +409,25 @@ class KernelFunction(Function):
             *(to, self.cast("ptrtoint", tensor_map, "i64"), *position, *taps, barrier),
         )
 
+    def prefetch_maps(self) -> None:
+        """Begin to load the tensor maps, which the first copies would wait for."""
+        for each in self.maps:
+            self.ptx("prefetch.tensormap [$0];", self.cast("ptrtoint", each, "i64"))
+
     def copy_bytes(self, to: Value, source: Value, count: int, barrier: Value) -> None:
         """Begin to copy bytes, multiples of 16, which then arrive at a barrier."""
         operands = to, self.cast("ptrtoint", source, "i64"), i32(count), barrier
         self.ptx("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];", *operands)
 
-    def descriptor(self, address: Value, between_boxes: int) -> Value:
+    def descriptor(self, address: Value, between_boxes: int, between_eights: int = 8 * _ROW) -> Value:
         """Emit the descriptor of a matrix in rows of 128 bytes, by its address.
 
         Bits 16 to 29 are the bytes between boxes, bits 32 to 45 those between groups of eight rows, both in units of 16 bytes; bit 62
-        selects the swizzle of 128 bytes.
+        selects the swizzle of 128 bytes, which depends on the address of a row alone: a matrix may begin at any row, and groups may be any
+        number of rows apart.
         """
         bits = self.widened_index(self.quotient(self.binary("and", address, i32(0x3FFFF)), 16))
-        constant = (between_boxes >> 4) << 16 | (8 * _ROW >> 4) << 32 | 1 << 62
+        constant = (between_boxes >> 4) << 16 | (between_eights >> 4) << 32 | 1 << 62
         return self.binary("or", bits, i64(constant))
 
 

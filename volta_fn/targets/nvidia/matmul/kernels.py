@@ -440,6 +440,7 @@ class WarpGroupKernel:
         """Return the finished module."""
         f = self.f
         with f.only_if(f.equals(f.thread, 0)):
+            f.prefetch_maps()
             self.pipeline.begin(4 * (1 if self.schedule.turns else self.schedule.groups))
             f.publish_barriers()
         f.synchronise()
@@ -513,8 +514,9 @@ class WarpGroupKernel:
                 box, taps = _window_box(f, operand, outer, term, group)
                 f.copy_box(at, side.pointer, box, barrier, taps)
             else:
-                stack = [positions[axis] for axis, _, _ in operand.steps()]
-                f.copy_box(at, side.pointer, [*((term, outer) if operand.along_k else (outer, term)), *stack], barrier)
+                part, along = f.divided(term, operand.padded) if operand.parts > 1 else (None, term)
+                further = [positions[axis] for axis, _, _ in operand.steps()] + ([] if part is None else [part])
+                f.copy_box(at, side.pointer, [*((along, outer) if operand.along_k else (outer, along)), *further], barrier)
 
     # the warp groups that multiply
 

@@ -60,6 +60,20 @@ class MatrixOperand(NamedTuple):
     start: int
     #: Whether it is a copy of the kernel's operand (`copy_kernel`).
     is_copy: bool = False
+    #: Parts of a row of terms, each of `inner`, and the elements from one to the next; sums of several parts have zeros after each.
+    parts: int = 1
+    part_stride: int = 0
+
+    @property
+    def padded(self) -> int:
+        """The terms of a part, and the zeros after them: whole slices."""
+        atom = ROW // self.dtype.itemsize
+        return self.inner if self.parts == 1 else ceil(self.inner / atom) * atom
+
+    @property
+    def terms(self) -> int:
+        """The terms of the sums."""
+        return self.parts * self.padded
 
     def steps(self) -> list[tuple[int, int, int]]:
         """Return the axes of the stack that lead to other matrices, innermost first.
@@ -72,7 +86,7 @@ class MatrixOperand(NamedTuple):
     def tensor_map(self, tile: int) -> TensorMap:
         """Return the tensor map for tiles of so many rows or columns.
 
-        Along the contiguous axis a box has one row of shared memory.
+        Along the contiguous axis a box has one row of shared memory. The last axis is that of parts.
         """
         size = self.dtype.itemsize
         atom = ROW // size
@@ -81,6 +95,10 @@ class MatrixOperand(NamedTuple):
         for _, count, stride in self.steps():
             dims.append(count)
             strides.append(stride)
+            box.append(1)
+        if self.parts > 1:
+            dims.append(self.parts)
+            strides.append(self.part_stride)
             box.append(1)
         return TensorMap(self.binding, self.dtype.name, self.start * size, tuple(dims), tuple(x * size for x in strides), tuple(box))
 
@@ -183,7 +201,7 @@ class WindowOperand(NamedTuple):
         return self.windows if self.along_k else self.features
 
     @property
-    def inner(self) -> int:
+    def terms(self) -> int:
         """The terms of the sums; with phases, those of an average one."""
         if self.phases:
             return -(-self.padded * math.prod([axis.taps for axis in self.phases]) // self.stack.size)
@@ -246,7 +264,7 @@ class MatrixProduct(NamedTuple):
     @property
     def k(self) -> int:
         """The terms of each sum."""
-        return self.lhs.inner
+        return self.lhs.terms
 
     @property
     def layout(self) -> str:
@@ -266,7 +284,7 @@ def _sum_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def matrix_product(
-    problem: Problem, lhs: int, rhs: int, dtypes: Collection[np.dtype] = HALVES, *, pairs: bool = False
+    problem: Problem, lhs: int, rhs: int, dtypes: Collection[np.dtype] = HALVES, *, pairs: bool = False, parts: bool = False
 ) -> MatrixProduct | None:
     """Return a problem as a product for matrix units; None if it is none.
 
@@ -274,7 +292,7 @@ def matrix_product(
     Operands are read in place if they have matrices of one axis each, of which one is contiguous, and all others are at multiples of 16
     bytes; or else from copies. Those of other than 16 bits must be contiguous along k, but for left operands of float32, which pass through
     registers. With `pairs` operands are of float32, and rounded to sums of two bfloat16 numbers: the product is one of copies with three
-    times as many terms (`copy_kernel`).
+    times as many terms (`copy_kernel`). With `parts` terms that follow one another in several parts are read in place as well.
     """
     dtype = problem.lhs.dtype
     if dtype != problem.rhs.dtype or problem.dtype != _sum_dtype(dtype) or dtype not in ((_FLOAT32,) if pairs else dtypes):
@@ -285,7 +303,26 @@ def matrix_product(
         left, right = _copied(problem.lhs, lhs, pairs), _copied(problem.rhs, rhs, pairs)
     else:
         left, right = _operand(problem.lhs, lhs, HALVES | {_FLOAT32}), _operand(problem.rhs, rhs, HALVES)
+        if parts and len(problem.lhs.inner.sizes) == 2:
+            divided = _in_parts(problem.lhs, lhs), _in_parts(problem.rhs, rhs)
+            left, right = divided if None not in divided else (left, right)
     return None if left is None or right is None else MatrixProduct(left, right)
+
+
+def _in_parts(operand: Operand, binding: int) -> MatrixOperand | None:
+    """Return an operand whose terms are in several parts as it lies in memory.
+
+    None if it would have to be copied.
+    """
+    (parts, size), (far, near) = operand.inner
+    unit = UNIT // operand.dtype.itemsize
+    if near != 1 or len(operand.outer.sizes) != 1 or len(operand.stack.sizes) >= _STACK_AXES:
+        return None
+    strides = (*operand.outer.strides, far, *operand.stack.strides)
+    if any(x % unit or x < 0 for x in (operand.start, *strides)) or not operand.outer.strides[0]:
+        return None
+    (outer,), (stride,) = operand.outer
+    return MatrixOperand(binding, operand.dtype, True, outer, size, stride, operand.stack, operand.start, parts=parts, part_stride=far)
 
 
 def _operand(operand: Operand, binding: int, transposed: Collection[np.dtype]) -> MatrixOperand | None:
@@ -531,14 +568,19 @@ def candidates(capabilities: TargetCapabilities) -> tuple[AnySchedule, ...]:
     return tuple([s for s in schedules if s.shared <= capabilities.block_memory])
 
 
-def choose(product: MatrixProduct, capabilities: TargetCapabilities) -> AnySchedule:
-    """Return the schedule measured to be fastest, or the one estimated to be."""
+def choose(product: MatrixProduct, capabilities: TargetCapabilities, most_splits: int = _MOST_SPLITS) -> AnySchedule:
+    """Return the schedule measured to be fastest, or the one estimated to be.
+
+    Sums are in at most so many chunks.
+    """
     tuned = shipped().get(capabilities.adapter, {}).get(product.name)
     kinds = capabilities.matrix_units, WarpSchedule.kind
-    if tuned is not None and tuned.kind in kinds and tuned.shared <= capabilities.block_memory and is_legal(product, tuned):
+    fits = tuned is not None and tuned.kind in kinds and tuned.shared <= capabilities.block_memory and tuned.splits <= most_splits
+    if tuned is not None and fits and is_legal(product, tuned):
         return tuned
     of_matrices = _WGMMA_OF_MATRICES if capabilities.matrix_units == "wgmma" else ()
-    return estimated(product, capabilities, [s for s in (*candidates(capabilities), *of_matrices) if is_legal(product, s)])
+    legal = [s for s in (*candidates(capabilities), *of_matrices) if is_legal(product, s)]
+    return estimated(product, capabilities, legal, most_splits)
 
 
 def estimated(
@@ -550,7 +592,7 @@ def estimated(
     """
     processors = capabilities.processors
     options = [replace(s, splits=n) for s in schedules for n in _splits(product, s, processors) if n <= most_splits]
-    return min(options, key=lambda s: _cost(product, s, processors))
+    return min(options, key=lambda s: cost(product, s, processors))
 
 
 def _splits(product: MatrixProduct, schedule: AnySchedule, processors: int) -> list[int]:
@@ -592,7 +634,7 @@ def tiles(product: MatrixProduct, schedule: AnySchedule) -> tuple[int, int]:
     return ceil(product.m / schedule.rows), ceil(product.n / columns(product, schedule))
 
 
-def _cost(product: MatrixProduct, schedule: AnySchedule, processors: int) -> float:
+def cost(product: MatrixProduct, schedule: AnySchedule, processors: int) -> float:
     """Estimate the time of a schedule: rounds of tiles, times what each costs.
 
     To store a tile is estimated to take as long as to multiply a slice.

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -33,14 +35,30 @@ _ROWS = 16
 LANES, LINES = 4, 2
 
 
+#: Emits the conditions of a result by the number of its product, its row and its column, where not all within a matrix are results.
+Bounds = Callable[[KernelFunction, Value, Value, Value], list[Value]]
+
+
+class TileSize(Protocol):
+    """What results know of a schedule."""
+
+    @property
+    def rows(self) -> int:
+        """The rows of a tile."""
+
+    @property
+    def columns(self) -> int:
+        """The columns of a tile."""
+
+
 class Results(ABC):
     """A way to store the sums of a matrix that is computed in tiles."""
 
     #: The most columns that are staged at once.
     most_columns = ROW // 4
 
-    def __init__(self, rows: int, columns: int, tile: AnySchedule, dtype: np.dtype, products: int = 1) -> None:
-        self.rows, self.columns = rows, columns
+    def __init__(self, rows: int, columns: int, tile: TileSize, dtype: np.dtype, products: int = 1, bounds: Bounds | None = None) -> None:
+        self.rows, self.columns, self._bounds = rows, columns, bounds
         #: The products whose sums are stored together.
         self.products = products
         #: The type of sums.
@@ -57,12 +75,15 @@ class Results(ABC):
         itself.
         """
         each, half = len(sums) // self.products, self.width // 2 // self.products
-        for begin in range(0, each, half):
-            block = [x for first in range(0, len(sums), each) for x in sums[first + begin : first + min(begin + half, each)]]
+        begin = 0
+        while begin < each:
+            end = begin + min(half, 1 << (each - begin).bit_length() - 1)
+            block = [x for first in range(0, len(sums), each) for x in sums[first + begin : first + end]]
             f.synchronise_warp()
             self.stage(f, block, staging)
             f.synchronise_warp()
             self.finish(f, number, row, f.plus(column, i32(2 * begin)), 2 * len(block), staging)
+            begin = end
 
     def stage(self, f: KernelFunction, sums: Sequence[Value], staging: Value) -> None:
         """Write the sums of 32 columns to shared memory.
@@ -83,13 +104,14 @@ class Results(ABC):
     def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, width: int, staging: Value) -> None:
         """Store what is staged: so many columns, from a row and a column on."""
 
-    def inside(self, f: KernelFunction, row: Value, column: Value) -> Value | None:
-        """Emit whether a row and a column exist; None if all do."""
+    def inside(self, f: KernelFunction, number: Value, row: Value, column: Value) -> Value | None:
+        """Emit whether a row and a column of a product exist; None if all do."""
         sizes = zip(self._overhangs, (row, column), (self.rows, self.columns), strict=True)
-        conditions = [f.below(index, size) for overhangs, index, size in sizes if overhangs]
-        if len(conditions) == 2:
-            return f.binary("and", *conditions)
-        return conditions[0] if conditions else None
+        if self._bounds is None:
+            conditions = [f.below(index, size) for overhangs, index, size in sizes if overhangs]
+        else:
+            conditions = self._bounds(f, number, row, column)
+        return reduce(partial(f.binary, "and"), conditions) if conditions else None
 
 
 class _Elementwise(Results):
@@ -106,7 +128,7 @@ class _Elementwise(Results):
     @property
     def lines(self) -> int:
         """How many lines are stored at once: one where a line may not exist."""
-        return 1 if self._overhangs[0] or self.down else LINES
+        return 1 if self._overhangs[0] or self._bounds is not None or self.down else LINES
 
     @property
     def apart(self) -> int:
@@ -141,7 +163,7 @@ class _Elementwise(Results):
         def turn(start: Value, _: list[Value]) -> list[Value]:
             line = f.plus(start, first)
             y = f.plus(row, line)
-            with f.only_if(self.inside(f, y, x)):
+            with f.only_if(self.inside(f, number, y, x)):
                 lines = [f.plus(line, i32(k * self.apart)) for k in range(self.lines)]
                 self.put(f, number, y, x, [staged(line, product) for line in lines for product in range(self.products)])
             return []
@@ -164,7 +186,7 @@ class _Elementwise(Results):
         def turn(start: Value, _: list[Value]) -> list[Value]:
             at = f.plus(start, place)
             y, x = f.plus(row, first), f.plus(column, at)
-            with f.only_if(self.inside(f, y, x)):
+            with f.only_if(self.inside(f, number, y, x)):
                 self.put(f, number, y, x, [f.vector([staged(f.plus(first, i32(k)), at) for k in range(LANES)])])
             return []
 
@@ -177,9 +199,10 @@ class Stored(_Elementwise):
     They are rounded to its dtype if that has 16 bits.
     """
 
-    def __init__(self, product: MatrixProduct, tile: AnySchedule, target: ResultMap, binding: int) -> None:
-        super().__init__(product.m, product.n, tile, product.sum_dtype)
-        self.lanes = LANES if target.fours else 1
+    def __init__(self, product: MatrixProduct, tile: TileSize, target: ResultMap, binding: int, bounds: Bounds | None = None) -> None:
+        super().__init__(product.m, product.n, tile, product.sum_dtype, bounds=bounds)
+        self.down = not target.fours and replace(target, rows=target.columns, columns=target.rows).fours
+        self.lanes = LANES if target.fours or self.down else 1
         self._target, self._binding = target, binding
 
     def put(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Sequence[Value]) -> None:
@@ -219,46 +242,67 @@ class Rounded(Results):
 
     most_columns = ROW // 2
 
-    def __init__(self, product: MatrixProduct, tile: AnySchedule, target: ResultMap, binding: int) -> None:
-        super().__init__(product.m, product.n, tile, product.sum_dtype)
+    def __init__(self, product: MatrixProduct, tile: TileSize, target: ResultMap, binding: int, bounds: Bounds | None = None) -> None:
+        super().__init__(product.m, product.n, tile, product.sum_dtype, bounds=bounds)
         self._target, self._binding = target, binding
         self._pack = "bf16x2" if target.dtype == BFLOAT16 else "f16x2"
+        #: Whether a unit has eight rows of a column.
+        self._down = not _in_eights(target.start, target.columns, (target.rows, target.stack))
 
     @staticmethod
     def fits(target: ResultMap) -> bool:
-        """Return whether every eight columns are 16 aligned bytes."""
-        columns = target.columns
-        if not columns.sizes or columns.strides[-1] != 1 or columns.sizes[-1] % 8 or target.start % 8:
-            return False
-        return all(stride % 8 == 0 for stride in (*columns.strides[:-1], *target.rows.strides, *target.stack.strides))
+        """Return whether every eight columns, or every eight rows, are 16 aligned bytes."""
+        return any(
+            _in_eights(target.start, along, (across, target.stack))
+            for along, across in ((target.columns, target.rows), (target.rows, target.columns))
+        )
 
     def stage(self, f: KernelFunction, sums: Sequence[Value], staging: Value) -> None:
         """Write the rounded sums of 64 columns.
 
-        Sixteen columns at a time are four matrices of eight rows.
+        Sixteen columns at a time are four matrices of eight rows. They are stored in rows of 64 columns, or transposed in rows of 16 rows:
+        then half a row changes places with the other by the number of the column, against bank conflicts.
         """
-        low = f.remainder(f.lane, 8)
-        line = f.plus(low, f.times(f.remainder(f.quotient(f.lane, 8), 2), 8))
-        put, unit = f.plus(f.shared_base(), staging, f.times(line, ROW)), f.exclusive_or(f.quotient(f.lane, 16), low)
+        low, high, quad = f.remainder(f.lane, 8), f.quotient(f.lane, 16), f.remainder(f.quotient(f.lane, 8), 2)
+        if self._down:
+            column, half = f.plus(low, f.times(high, 8)), f.exclusive_or(quad, f.quotient(low, 4))
+            put = f.plus(f.shared_base(), staging, f.times(column, 2 * _ROWS), f.times(half, 16))
+        else:
+            put, unit = f.plus(f.shared_base(), staging, f.times(f.plus(low, f.times(quad, 8)), ROW)), f.exclusive_or(high, low)
         for pair in range(len(sums) // 8):
             words = []
             for at in range(8 * pair, 8 * pair + 8, 2):
                 words += f.ptx(f"cvt.rn.{self._pack}.f32 $0, $1, $2;", sums[at + 1], sums[at], results=["i32"])
-            to = f.plus(put, f.times(f.exclusive_or(unit, 2 * pair), 16))
-            f.ptx("stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};", to, *words)
+            to = f.plus(put, i32(pair * 32 * _ROWS) if self._down else f.times(f.exclusive_or(unit, 2 * pair), 16))
+            transposes = ".trans" if self._down else ""
+            f.ptx(f"stmatrix.sync.aligned.m8n8.x4{transposes}.shared.b16 [$0], {{$1, $2, $3, $4}};", to, *words)
 
     def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, width: int, staging: Value) -> None:
-        """Store what is staged: a lane has eight columns of a row."""
-        units = width // 8
+        """Store what is staged.
+
+        A lane has eight columns of a row, or eight rows of a column.
+        """
+        units = 2 if self._down else width // 8
         first, unit = f.divided(f.lane, units)
-        x = f.plus(column, f.times(unit, 8))
-        for turn in range(_ROWS * units // 32):
+        for turn in range((width if self._down else _ROWS) * units // 32):
             line = f.plus(first, i32(32 // units * turn))
-            place = f.times(f.exclusive_or(unit, f.remainder(line, 8)), 16)
-            words = f.load("<4 x i32>", f.shared(f.plus(staging, f.times(line, ROW), place)), 16)
-            y = f.plus(row, line)
-            with f.only_if(self.inside(f, y, x)):
+            if self._down:
+                half = f.exclusive_or(unit, f.remainder(f.quotient(line, 4), 2))
+                place = f.plus(f.times(line, 2 * _ROWS), f.times(half, 16))
+                y, x = f.plus(row, f.times(unit, 8)), f.plus(column, line)
+            else:
+                place = f.plus(f.times(line, ROW), f.times(f.exclusive_or(unit, f.remainder(line, 8)), 16))
+                y, x = f.plus(row, line), f.plus(column, f.times(unit, 8))
+            words = f.load("<4 x i32>", f.shared(f.plus(staging, place)), 16)
+            with f.only_if(self.inside(f, number, y, x)):
                 f.store(words, _place(f, self._binding, self._target, number, y, x), 16)
+
+
+def _in_eights(start: int, along: Walk, others: Sequence[Walk]) -> bool:
+    """Return whether aligned groups of eight along an index are aligned in memory."""
+    if not along.sizes or along.strides[-1] != 1 or along.sizes[-1] % 8 or start % 8:
+        return False
+    return all(stride % 8 == 0 for stride in (*along.strides[:-1], *[stride for walk in others for stride in walk.strides]))
 
 
 # Epilogues: a kernel's operations on the sums, in registers.
