@@ -80,10 +80,10 @@ def _target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture(autouse=True, scope="session")
 def _no_plans_on_disk() -> Iterator[None]:
     """Plan all programs of GPUs anew: tests plant faults in the compiler, and their plans have the names of others."""
-    from volta_fn.targets.wgsl import plan_cache
+    from volta_fn.targets.wgsl import program_plan
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(plan_cache, "cache_dir", lambda: None)
+        monkeypatch.setattr(program_plan, "cache_dir", lambda: None)
         yield
 
 

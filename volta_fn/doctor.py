@@ -21,9 +21,8 @@ from volta_fn.inspection.explanation import aligned
 from volta_fn.jit import jit
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime.caches import cache_dir
-from volta_fn.runtime.compiling import lacks_compiler, may_compile
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.threads import thread_count
+from volta_fn.runtime.threads import lacks_compiler, may_compile, thread_count
 from volta_fn.settings import value_of
 from volta_fn.signals import run
 

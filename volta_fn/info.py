@@ -9,9 +9,8 @@ import sys
 from volta_fn.core.devices.device import available_devices
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime.caches import cache_dir
-from volta_fn.runtime.compiling import may_compile
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.threads import thread_count
+from volta_fn.runtime.threads import may_compile, thread_count
 from volta_fn.signals import run
 
 PACKAGES = ("numpy", "scipy", "llvmlite", "ml_dtypes", "optree", "safetensors", "wgpu")

@@ -416,7 +416,7 @@ def check_schedule(number: int) -> int:
 
 def forced(schedule: AnySchedule | None) -> None:
     """Let all products use a schedule from now on; None: those that are chosen."""
-    matmul.choose = _CHOOSE if schedule is None else lambda product, capabilities: schedule
+    matmul.choose = _CHOOSE if schedule is None else lambda *_: schedule
     matmul.is_worthwhile = _IS_WORTHWHILE if schedule is None else lambda product, capabilities: True
     opened_gpu().routines = RoutineCache()
 
@@ -462,9 +462,9 @@ def named(product: Timed) -> str:
     """Return the name by which a schedule of the product is found."""
     names: list[str] = []
 
-    def choose(product: MatrixProduct, capabilities: TargetCapabilities) -> AnySchedule:
+    def choose(product: MatrixProduct, capabilities: TargetCapabilities, most_splits: int = 1) -> AnySchedule:
         names.append(product.name)
-        return _CHOOSE(product, capabilities)
+        return _CHOOSE(product, capabilities, most_splits)
 
     matmul.choose, matmul.is_worthwhile = choose, lambda product, capabilities: True
     shapes = shapes_of(product.layout, product.m, product.n, product.k, product.batch)

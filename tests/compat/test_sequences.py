@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from volta_fn.compat import sequences
+from volta_fn.compat import internals
 
 CALLS = [
     ("unzip2", ([(1, 2), (3, 4)],)),
@@ -39,19 +39,19 @@ CALLS = [
 @pytest.mark.parametrize(("name", "arguments"), CALLS, ids=itertools.count())
 def test_results_are_those_of_jax(name: str, arguments: tuple) -> None:
     util = pytest.importorskip("jax._src.util")
-    ours, theirs = getattr(sequences, name)(*arguments), getattr(util, name)(*arguments)
+    ours, theirs = getattr(internals, name)(*arguments), getattr(util, name)(*arguments)
     assert list(ours) == list(theirs) if isinstance(theirs, (list, tuple)) else ours == theirs
 
 
 def test_arrays_and_functions() -> None:
     x = np.zeros((2, 3, 4))
-    assert sequences.moveaxis(x, 0, -1).shape == np.moveaxis(x, 0, -1).shape and sequences.moveaxis(x, 1, 1) is x
-    assert list(sequences.stable_unique([3, 1, 3, 2, 1])) == [3, 1, 2]
-    assert sequences.curry(max)(1)(2) == 2
+    assert internals.moveaxis(x, 0, -1).shape == np.moveaxis(x, 0, -1).shape and internals.moveaxis(x, 1, 1) is x
+    assert list(internals.stable_unique([3, 1, 3, 2, 1])) == [3, 1, 2]
+    assert internals.curry(max)(1)(2) == 2
     calls: list[int] = []
-    square = sequences.cache(max_size=None)(lambda v: calls.append(v) or v * v)
-    assert [square(3), square(3), sequences.memoize(abs)(-2)] == [9, 9, 2] and calls == [3]
-    assert sequences.set_module("m")(lambda: 0).__module__ == "m"
+    square = internals.cache(max_size=None)(lambda v: calls.append(v) or v * v)
+    assert [square(3), square(3), internals.memoize(abs)(-2)] == [9, 9, 2] and calls == [3]
+    assert internals.set_module("m")(lambda: 0).__module__ == "m"
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_arrays_and_functions() -> None:
 )
 def test_bad_input_is_refused(name: str, arguments: tuple) -> None:
     with pytest.raises(ValueError, match=r"elements|lengths|axis"):
-        getattr(sequences, name)(*arguments)
+        getattr(internals, name)(*arguments)

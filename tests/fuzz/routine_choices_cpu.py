@@ -24,8 +24,8 @@ def _function(name: str) -> Replacement:
 
 _BY_RADIX = {"library.sort:sort_by_numpy": constant(None), "library.sort:SHORT": 0}
 _IN_CHUNKS = {"library.sort:_FEW": _BIG, "library.sort:_LONG": 1, "library.sort:_CHUNK": 64}
-_LIST = {"library.top_k:_FEW": _BIG, "library.top_k:_OF_MANY": 1}
-_NO_LIST = {"library.top_k:_FEW": 0, "library.top_k:SHORT": 0}
+_LIST = {"library.sort:_TOP_FEW": _BIG, "library.sort:_OF_MANY": 1}
+_NO_LIST = {"library.sort:_TOP_FEW": 0, "library.sort:SHORT": 0}
 
 # products
 
@@ -128,10 +128,10 @@ CHOICES: dict[str, Choices] = {
         together("radix in many tasks", _BY_RADIX, library__sort={"_TASK": 1}),
     ],
     "top_k": [
-        *each("library.top_k", _TASK=(1,), SHORT=(0, 600)),
+        *each("library.sort", _TOP_TASK=(1,), SHORT=(0, 600)),
         Choice("a list", _LIST),
-        together("a list for each chunk", _LIST, library__top_k={"_LONG": 1, "_ROWS": _BIG, "_CHUNK": 64}),
-        together("ranked", library__top_k={"_FEW": 0, "SHORT": 600}),
+        together("a list for each chunk", _LIST, library__sort={"_TOP_LONG": 1, "_ROWS": _BIG, "_TOP_CHUNK": 64}),
+        together("ranked", library__sort={"_TOP_FEW": 0, "SHORT": 600}),
         Choice("sorted", _NO_LIST),
         together("sorted in chunks", _NO_LIST, _IN_CHUNKS),
         together("sorted by wide digits", _NO_LIST, library__sort={"_WIDE": 0}),

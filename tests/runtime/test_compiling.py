@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from volta_fn.runtime import compiling
-from volta_fn.runtime.compiling import Background, may_compile
+from volta_fn.runtime import threads
+from volta_fn.runtime.threads import Background, may_compile
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,8 @@ def test_machine_code_runs_where_its_calling_convention_is_known(platform: str, 
     monkeypatch.delenv("VOLTA_NATIVE", raising=False)
     monkeypatch.setattr(sysconfig, "get_platform", lambda: platform)
     assert may_compile() == compiles
-    monkeypatch.setattr(compiling, "is_installed", lambda name: False)
-    assert compiling.lacks_compiler() == compiles and not may_compile()
+    monkeypatch.setattr(threads, "is_installed", lambda name: False)
+    assert threads.lacks_compiler() == compiles and not may_compile()
 
 
 def test_calls_in_the_background_give_way_to_urgent_ones() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from volta_fn.runtime.compiling import Repeated, shares_memory
+from volta_fn.runtime.threads import Repeated, shares_memory
 
 
 def plain(x: Any) -> tuple[str, Any]:

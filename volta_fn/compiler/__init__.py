@@ -7,6 +7,5 @@ stored), and `lowering` makes kernels of equations. `node_passes` follow: reshap
 of matrix products are split into chunks, kernels move next to independent ones, and a value that is several outputs is stored once for
 each. `emission` assigns slots to the values of a lowered program and writes it as commands, `buffers` lays values out in one block of
 memory, and `plans` makes the programs that NumPy runs. `contractions` describes matrix products and convolutions for all targets,
-`attention` problems of attention, and `verification` checks the results of all of these. `fingerprint` writes traced programs as texts, by
-which targets keep compiled ones on disk.
+`attention` problems of attention, and `verification` checks the results of all of these.
 """

@@ -34,8 +34,7 @@ from volta_fn.core.devices.device import Device, find_device, set_default_device
 from volta_fn.data.dataset import Batch, Dataset, Examples, example, gather
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DataError, VoltaError
 from volta_fn.random.keys import as_key
-from volta_fn.runtime.compiling import hold_exit_during
-from volta_fn.runtime.threads import AwaitedCall, has_started
+from volta_fn.runtime.threads import AwaitedCall, has_started, hold_exit_during
 from volta_fn.source import user_location
 
 # Worker processes, for datasets whose work is Python's.

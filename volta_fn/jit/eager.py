@@ -22,7 +22,7 @@ from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import jit_p
 from volta_fn.primitives.elementwise.cast import keeps_number
-from volta_fn.runtime.compiling import Repeated
+from volta_fn.runtime.threads import Repeated
 from volta_fn.settings import current as settings
 
 #: The compiler's pipeline, which targets get lowered programs from. It is loaded when the first program is compiled.

@@ -23,7 +23,7 @@ from volta_fn.jit.compile import OtherContextError, TracedProgram, compiled_once
 from volta_fn.jit.eager import SHARDED, check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.runtime.compiling import compile_in_foreground
+from volta_fn.runtime.threads import compile_in_foreground
 from volta_fn.settings import current as settings
 from volta_fn.source import signature
 

@@ -25,8 +25,8 @@ from volta_fn.jit.eager import PIPELINE, array_function, common_device
 from volta_fn.jit.function import jit
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.declare import NoSignatureError, signature
-from volta_fn.runtime.compiling import Repeated, shares_memory
 from volta_fn.runtime.native_calls import silenced_in_context
+from volta_fn.runtime.threads import Repeated, shares_memory
 from volta_fn.settings import current as settings
 
 # Functions that make a view again, from its layout in memory.
@@ -71,7 +71,7 @@ def _address(buffer: np.ndarray) -> int:
 # `fused` marks such a function, of several primitives or of one with arguments that take long to check. Under a transform, in a jitted
 # function, on a GPU and without machine code it is as if unmarked. Otherwise a call looks for the program of its *signature*
 # (`primitives/declare.py`): the types of the arrays among its arguments, also of those in lists, and the values of all others.
-# `runtime/compiling.py` says when a program is compiled. So the arguments of a signature are checked and converted twice, and never again.
+# `runtime/threads.py` says when a program is compiled. So the arguments of a signature are checked and converted twice, and never again.
 #
 # A marked function must compute the same whether or not it knows its arrays' elements: one that raises errors for some elements (such as
 # indices out of range) would no longer do so. One that needs them stays as it is.

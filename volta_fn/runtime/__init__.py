@@ -1,9 +1,9 @@
 """Support code shared by the runtimes of several targets.
 
 `llvm` writes and compiles machine code: the CPU target's routines, and the GPU target's replay of command lists. `caches` has the cache on
-disk, `entries` what its files hold, `compiling` protects compilations from signals, forks and the process's end, and compiles repeated
-functions in the background; `threads` has threads of Python. `system` has the operating system's functions that machine code calls:
-POSIX's, and those of Windows.
+disk, `entries` what its files hold and the fingerprints of programs by which they are named; `threads` has threads of Python, protects
+compilations from signals, forks and the process's end, and compiles repeated functions in the background. `system` has the operating
+system's functions that machine code calls: POSIX's, and those of Windows.
 
 Three modules save microseconds by relying on the internals of CPython, NumPy, llvmlite or Linux. Each checks when it is loaded that it
 finds what it relies on; if not, it does the same through public interfaces. `tests/runtime` runs both ways.

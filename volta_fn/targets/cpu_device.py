@@ -30,8 +30,8 @@ from volta_fn.primitives.data_movement.slicing import slice_p
 from volta_fn.primitives.elementwise import arithmetic
 from volta_fn.primitives.loops import while_p
 from volta_fn.primitives.scan import scan_p
-from volta_fn.runtime.compiling import Repeated, compile_uninterrupted, lacks_compiler, may_compile, shares_memory
 from volta_fn.runtime.native_calls import silenced
+from volta_fn.runtime.threads import Repeated, compile_uninterrupted, lacks_compiler, may_compile, shares_memory
 from volta_fn.settings import check_device_count, check_variables, value_of
 from volta_fn.settings import current as settings
 from volta_fn.targets.numpy.backend import NumpyBackend, make_kernel

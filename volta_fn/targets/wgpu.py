@@ -22,8 +22,8 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import DeviceError, OutOfMemoryError, VoltaError
 from volta_fn.lazy_imports import load
-from volta_fn.runtime.compiling import compile_uninterrupted, may_compile
 from volta_fn.runtime.llvm.machine import compile_object, load_object
+from volta_fn.runtime.threads import compile_uninterrupted, may_compile
 from volta_fn.settings import value_of
 from volta_fn.targets.gpu.driver import FORKED, LOST, BoundRange, Description, Portion, Step
 from volta_fn.targets.gpu.pipelines import ALL

@@ -16,7 +16,7 @@ differentiates one function over and over. So a function that is differentiated 
 6. After a flush, and for `vjp`, the gradient is the transpose of the `LinearizeTrace`'s linear program: a few calls of programs.
 
 So on the CPU the first call of a gradient goes step by step, the second and third run the program in NumPy, and later ones in machine
-code, which is compiled in the background from the third call on (`runtime/compiling.py`).
+code, which is compiled in the background from the third call on (`runtime/threads.py`).
 
 On the CPU all of these give the same bits. On a GPU they may differ, so a program is compiled the first time there.
 """
@@ -442,7 +442,7 @@ def _function_of(program: ClosedJaxpr, trace: Recording) -> Callable[..., Sequen
     """Return a program as a function; compiled at once if the user jitted some of it."""
     device, avals = trace.device, tuple(program.in_avals)
     if all(primitive is not jit_p for primitive, _, _ in trace.steps):
-        # On the CPU a call of a program is a `runtime.compiling.Repeated`: NumPy runs it twice, then machine code.
+        # On the CPU a call of a program is a `runtime.threads.Repeated`: NumPy runs it twice, then machine code.
         return device.backend.kernel(jit_p, avals, call_params(program, trace.name), _PIPELINE)
     return partial(device.compile(program, (False,) * len(avals), _PIPELINE).run, False)
 

@@ -1,7 +1,7 @@
 """Web pages that run and train models.
 
-In the order in which to read: `export` (programs, constants and parameters as the data of a page, and its file) and `layouts` (which page
-shows a function's arguments and results). `runtime/` is the JavaScript that runs the programs, and `pages/` holds the pages' HTML, CSS and
+`export` writes programs, constants and parameters as the data of a page, and its file, in the layout that shows a function's arguments and
+results. `runtime/` is the JavaScript that runs the programs, and `pages/` holds the pages' HTML, CSS and
 scripts.
 """
 

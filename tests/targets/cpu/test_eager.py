@@ -14,7 +14,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import dtypes, lax, nn, tree
 from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.runtime.compiling import Repeated
+from volta_fn.runtime.threads import Repeated
 from volta_fn.targets import cpu_device
 
 RNG = np.random.default_rng(0)

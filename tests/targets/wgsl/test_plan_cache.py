@@ -26,10 +26,10 @@ from volta_fn.settings import current as settings
 from volta_fn.targets.gpu import program as program_module
 from volta_fn.targets.gpu.program import Program, TimedProgram
 from volta_fn.targets.nvidia.target import NvidiaTarget
-from volta_fn.targets.wgsl import plan_cache
+from volta_fn.targets.wgsl import program_plan
 from volta_fn.targets.wgsl.commands import Loop, Run, While
 from volta_fn.targets.wgsl.matmul import contract, tiles
-from volta_fn.targets.wgsl.plan_cache import PlanEntry
+from volta_fn.targets.wgsl.program_plan import PlanEntry
 from volta_fn.targets.wgsl.target import WgslTarget
 
 GPU = vf.devices("gpu")[0]
@@ -42,7 +42,7 @@ TARGET = WgslTarget(TargetCapabilities(buffers=32, adapter="a GPU"))
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(plan_cache, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(program_plan, "cache_dir", lambda: tmp_path)
     with vf.default_device(GPU):
         yield tmp_path
 
@@ -222,7 +222,7 @@ def test_programs_that_communicate_have_no_entry() -> None:
             lambda x: lax.scan(lambda c, r: (lax.psum(c + r, "i"), r), x[0], x),
         ):
             closed = vf.make_jaxpr(function, **axes)(X)
-            assert plan_cache._communicates(closed, set())
+            assert program_plan._communicates(closed, set())
             assert name_of(closed) is None
     assert name_of(traced(lambda x: x + 1, X)) is not None
 
@@ -293,7 +293,7 @@ def test_while_products_are_measured_nothing_is_kept(monkeypatch: pytest.MonkeyP
 
 
 def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, planned: list[Any]) -> None:
-    monkeypatch.setattr(plan_cache, "cache_dir", lambda: None)
+    monkeypatch.setattr(program_plan, "cache_dir", lambda: None)
     for _ in range(2):
         np.testing.assert_array_equal(called(compiled(lambda x: x + 1, X), X)[0], X + 1)
     assert len(planned) == 2

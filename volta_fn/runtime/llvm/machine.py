@@ -272,7 +272,7 @@ def load_objects(codes: Sequence[bytes], symbols: Sequence[str]) -> LoadedCode:
 def _free_dropped() -> None:
     """Free the objects that nothing uses any more."""
     # That waits until others are loaded, since it takes llvmlite's lock, and the last reference may go in the main thread (see
-    # `compiling`).
+    # `threads`).
     for engine in _engines.drain():
         engine._owned = False
         engine.close()

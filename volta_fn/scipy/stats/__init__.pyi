@@ -1,6 +1,6 @@
-from volta_fn.scipy.stats.multivariate import dirichlet as dirichlet
-from volta_fn.scipy.stats.multivariate import multinomial as multinomial
-from volta_fn.scipy.stats.multivariate import multivariate_normal as multivariate_normal
+from volta_fn.scipy.stats.declarations import dirichlet as dirichlet
+from volta_fn.scipy.stats.declarations import multinomial as multinomial
+from volta_fn.scipy.stats.declarations import multivariate_normal as multivariate_normal
 from volta_fn.scipy.stats.summaries import gaussian_kde as gaussian_kde
 from volta_fn.scipy.stats.summaries import mode as mode
 from volta_fn.scipy.stats.summaries import rankdata as rankdata

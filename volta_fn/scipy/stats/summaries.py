@@ -18,7 +18,7 @@ from volta_fn.numpy.arguments import axis_of, is_inexact, operand
 from volta_fn.numpy.linalg import inv
 from volta_fn.primitives.declare import promote_args
 from volta_fn.scipy.special.exponential import logsumexp, ndtr
-from volta_fn.scipy.stats.multivariate import whiten
+from volta_fn.scipy.stats.declarations import whiten
 
 # Ranks, the most common value and the standard error of the mean.
 

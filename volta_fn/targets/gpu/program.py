@@ -21,8 +21,7 @@ from volta_fn.targets.gpu.memory import SMALL_READBACK, Buffer, Lease, Trend
 from volta_fn.targets.gpu.pipelines import Pipeline
 from volta_fn.targets.gpu.queue import Queue
 from volta_fn.targets.wgsl.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs, size_class, uninterrupted
-from volta_fn.targets.wgsl.plan_cache import PlanEntry
-from volta_fn.targets.wgsl.program_plan import ProgramPlan, dispatches_of, plan_program
+from volta_fn.targets.wgsl.program_plan import PlanEntry, ProgramPlan, dispatches_of, plan_program
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline as CompilerPipeline

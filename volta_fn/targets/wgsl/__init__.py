@@ -8,5 +8,5 @@ In the order in which to read: `shader` (a shader as an object, and how its text
 bits), `convolution`, `attention` and `library` (sorts, scans, gathers, factorisations, …); `target` (limits, all routines by name, and the
 passes that GPUs add); `transforms` (shader modules fused and split); and plans of programs, which need no device: `commands` (what a
 program consists of, and the fusion of independent dispatches), `writer` (items, loops and branches to commands), `program_plan` (all of
-that, from a device's capabilities alone, and its verification), and `plan_cache` (plans on disk).
+that, from a device's capabilities alone, its verification, and plans on disk).
 """

@@ -3,7 +3,7 @@
 These are gathers, scatters, scans, sorts and windows. In the order in which to read:
 
 - `movement` (gathers, scatters and dynamic slices);
-- `sort` (short and long rows by keys, and by NumPy's functions) and `top_k`;
+- `sort` (short and long rows by keys, and by NumPy's functions; the greatest elements of rows);
 - `scans` (cumulative operations, and control flow over single numbers);
 - `pooling` (sliding windows).
 """
@@ -19,8 +19,7 @@ from volta_fn.targets.cpu.library.movement import COPY as COPY
 from volta_fn.targets.cpu.library.movement import dynamic_slice, dynamic_update_slice, gather, scatter
 from volta_fn.targets.cpu.library.pooling import reduce_window, select_and_gather_add, select_and_scatter_add
 from volta_fn.targets.cpu.library.scans import cumulative
-from volta_fn.targets.cpu.library.sort import sort
-from volta_fn.targets.cpu.library.top_k import top_k
+from volta_fn.targets.cpu.library.sort import sort, top_k
 from volta_fn.targets.cpu.routine import Routine
 
 #: Makers of routines, by the names of primitives: of operands' avals and parameters, None if there is no routine for these.

@@ -1,6 +1,6 @@
 """Compiled programs on disk: the cache, and programs as its entries.
 
-Artifacts, which are their entries in the cache; their keys are fingerprints (`compiler/fingerprint.py`).
+Artifacts, which are their entries in the cache; their keys are fingerprints (`runtime/entries.py`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from volta_fn.compiler.buffers import Output, arrange
-from volta_fn.compiler.fingerprint import fingerprint_of
 from volta_fn.core.arrays.array import host_buffer
 from volta_fn.core.caches import Interned, LruCache
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.runtime import entries
 from volta_fn.runtime.caches import cache_dir
-from volta_fn.runtime.entries import DTYPES, Contents, NotCacheable, Reader, dtype_name
+from volta_fn.runtime.entries import DTYPES, Contents, NotCacheable, Reader, dtype_name, fingerprint_of
 from volta_fn.runtime.llvm.host import host, llvm
 from volta_fn.runtime.llvm.machine import LoadedCode, load_objects
 from volta_fn.settings import current as settings

@@ -29,11 +29,10 @@ from volta_fn.errors import CompilerError
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p
 from volta_fn.primitives.loops import cond_p, while_p
 from volta_fn.primitives.scan import scan_p
-from volta_fn.runtime.compiling import compile_uninterrupted
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
 from volta_fn.runtime.llvm.text import Function, Module, SharedFunction, Value, i64
 from volta_fn.runtime.system import nanoseconds
-from volta_fn.runtime.threads import on_own_thread, run_together, thread_count
+from volta_fn.runtime.threads import compile_uninterrupted, on_own_thread, run_together, thread_count
 from volta_fn.targets.cpu.library import COPY
 from volta_fn.targets.cpu.routine import routine_of
 from volta_fn.targets.cpu.runtime import artifact

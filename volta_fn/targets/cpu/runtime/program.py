@@ -25,10 +25,10 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.errors import OutOfMemoryError
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import pure_callback_p
-from volta_fn.runtime.compiling import compile_uninterrupted
 from volta_fn.runtime.fastcall import MOST_OPERANDS, MOST_RESULTS, ProgramWord, Status, release
 from volta_fn.runtime.native_calls import silenced
 from volta_fn.runtime.result_allocator import LARGE
+from volta_fn.runtime.threads import compile_uninterrupted
 from volta_fn.signals import SIGINT, get_handler, set_handler, valid_signals
 from volta_fn.targets.cpu.runtime.artifact import Artifact, key_of, read_entry, write_entry
 from volta_fn.targets.cpu.runtime.executor import support_code_of_process

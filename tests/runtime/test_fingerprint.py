@@ -13,11 +13,11 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import dtypes, lax
-from volta_fn.compiler.fingerprint import Fingerprint, fingerprint_of
 from volta_fn.core.arrays.array import wrap
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.primitives.declare import elementwise
+from volta_fn.runtime.entries import Fingerprint, fingerprint_of
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 W = np.full((2, 3), 0.5, np.float32)
