@@ -306,6 +306,18 @@ def resigned(rng: np.random.Generator) -> bytes:
     return bytes(pack(manifest, [np.frombuffer(chunk, np.uint8) for chunk in chunks]))
 
 
+def test_files_with_the_earlier_name_of_an_axis_are_read() -> None:
+    exported = export.export(vf.jit(lambda x: lax.top_k(x, 2, axis=0)))(vf.ShapeDtypeStruct((5, 3), "float32"))
+    manifest, chunks = unpack(exported.serialize())
+    (equation,) = [e for program in manifest["programs"] for e in program["equations"] if e[0] == "top_k"]
+    equation[3]["dimension"] = equation[3].pop("axis")
+    earlier = export.deserialize(pack(manifest, [np.frombuffer(chunk, np.uint8) for chunk in chunks]))
+    x = np.random.default_rng(0).standard_normal((5, 3), dtype=np.float32)
+    values, indices = earlier.call(x)
+    np.testing.assert_array_equal(values, np.sort(x, 0)[::-1][:2])
+    np.testing.assert_array_equal(indices, np.argsort(-x, 0)[:2])
+
+
 #: Changes of a manifest whose file is otherwise right: where, and to what. All were once untyped errors, or accepted.
 FORGED: dict[str, tuple[tuple[Any, ...], Any]] = {
     "another primitive's parameters": (("programs", 0, "equations", 0, 0), "sin"),

@@ -197,7 +197,10 @@ class _Reader:
         equations = []
         for name, operands, types, params in text["equations"]:
             atoms, outvars = read(operands), self._variables(types)
-            values = {key: decode(self._substitute_sizes(value), self._programs.__getitem__) for key, value in params.items()}
+            values = {
+                _RENAMED.get((name, key), key): decode(self._substitute_sizes(value), self._programs.__getitem__)
+                for key, value in params.items()
+            }
             if name == _SIZE and not isinstance(values.get("dim"), Dimension):
                 bound.append(_size_literal(values, outvars))
                 continue
@@ -233,6 +236,9 @@ class _Reader:
             return dimension_of(value["dim"]).substitute(self._sizes)
         return {key: self._substitute_sizes(item) for key, item in value.items()}
 
+
+#: Parameters of primitives that have other names in files of version 0.1.0.
+_RENAMED = {("top_k", "dimension"): "axis"}
 
 #: The name of the primitive whose result is a symbolic size. A program for certain sizes has the number in its place.
 _SIZE = "dim_as_value"
