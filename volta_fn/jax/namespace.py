@@ -275,7 +275,7 @@ class Namespace(ModuleType):
             home, original = entry.names[name]
             if (module := _loaded(home)) is not None and (not original or hasattr(module, original)):
                 return getattr(module, original) if original else module
-        if is_module(path) and path not in read_refused():
+        if path in read_table() or (is_module(path) and path not in read_refused()):
             return load(f"{self._root}{path[len(path.partition('.')[0]) :]}")
         for home in entry.homes:
             if (value := _public(home, name, self)) is not self:

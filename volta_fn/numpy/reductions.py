@@ -16,7 +16,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array
-from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import (
     BOOL,
@@ -307,6 +307,8 @@ def variance(
     if correction is not None and ddof != 0:
         raise ArgumentError(f"{function}: give ddof or correction, not both; got ddof={ddof}, correction={correction}")
     removed = ddof if correction is None else correction
+    if np.iscomplexobj(removed):
+        raise ArgumentTypeError(f"{function}: ddof is subtracted from a number of elements, so it must be real, got {removed!r:.80}")
     value = operand(function, "a", a)
     if dtype is not None:
         dtype = dtypes.as_dtype(dtype)

@@ -224,6 +224,8 @@ def test_masks_and_initial_along_mapped_axes():
     ("call", "error", "words"),
     [
         (lambda: vnp.sum([1, 2]), ArgumentTypeError, "sum: argument a"),
+        (lambda: vnp.var(np.ones(2), ddof=1j), ArgumentTypeError, "var: ddof is subtracted from .* must be real"),
+        (lambda: vnp.std(np.ones(2), correction=vnp.array(1j)), ArgumentTypeError, "std: ddof is subtracted from .* must be real"),
         (lambda: vnp.sum(np.ones((2, 3)), axis=2), ShapeError, "sum: axis=2 is out of range for an array with 2 dimensions"),
         (lambda: vnp.mean(np.ones((2, 3)), axis=(0, -2)), ShapeError, "mean: .*twice"),
         (lambda: vnp.prod(np.ones(2), axis="x"), ArgumentTypeError, "prod: axis must be an integer"),
