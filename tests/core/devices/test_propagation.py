@@ -80,3 +80,17 @@ def test_types_of_axes_are_those_of_the_array_itself(by_rows: vf.NamedSharding) 
     for _ in range(2):
         assert [str(placed_aval(x + 1)) for x in (explicit, automatic)] == ["f32[8@rows,4]", "f32[8,4]"]
     assert (explicit + automatic).sharding == by_rows
+
+
+def test_types_of_traced_values_know_long_programs(by_rows: vf.NamedSharding) -> None:
+    seen = []
+
+    def f(x: vf.Array) -> vf.Array:
+        x = vf.lax.with_sharding_constraint(x, by_rows)
+        for _ in range(3000):
+            x = x + 1
+        seen.append(placed_aval(x))
+        return x
+
+    vf.make_jaxpr(f)(np.ones((8, 4), np.float32))
+    assert [str(aval) for aval in seen] == ["f32[8@rows,4]"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from volta_fn.core.aval import ShapedArray, broadcasts_to
 from volta_fn.core.devices.sharding import Mesh, NamedSharding, PartitionSpec
-from volta_fn.core.jaxpr import ClosedJaxpr, Literal, constraints_of, sub_jaxprs
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, constraints_of, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import JaxprTracer
 
@@ -43,38 +43,28 @@ def on_one_mesh(results: Shardings, others: Sequence[NamedSharding | None]) -> S
 def program_shardings(closed: ClosedJaxpr, arguments: Sequence[NamedSharding | None]) -> Shardings:
     """Return the shardings of a program's results; None for those on one device."""
     jaxpr, constraints = closed.jaxpr, closed.shardings
-    env: dict[Any, Any] = dict(zip(jaxpr.constvars, [c.device.sharding for c in closed.consts], strict=True))
+    env: dict[Var, NamedSharding | None] = dict(zip(jaxpr.constvars, [c.device.sharding for c in closed.consts], strict=True))
     env.update(zip(jaxpr.invars, arguments, strict=True))
-    env.update(constraints)
-    read = lambda atom: None if isinstance(atom, Literal) else env.get(atom)  # noqa: E731
-    for eqn in jaxpr.eqns:
-        operands = [read(v) for v in eqn.invars]
-        results = equation_shardings(eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], operands)
-        env.update((v, constraints.get(v, s)) for v, s in zip(eqn.outvars, results, strict=True))
-    return [read(v) for v in jaxpr.outvars]
+    _propagate(jaxpr.eqns, env, constraints)
+    return [None if isinstance(v, Literal) else env.get(v) for v in jaxpr.outvars]
 
 
 def tracer_sharding(tracer: JaxprTracer) -> NamedSharding | None:
     """Return the sharding of a value of a program that is being traced."""
     builder = tracer._trace.builder  # type: ignore[attr-defined]  # of all traces that make programs
-    env: dict[Any, Any] = {}
+    env: dict[Var, NamedSharding | None] = {}
+    if builder.shardings:
+        _propagate(builder.eqns, env, builder.shardings)
+    return env.get(tracer._var)
 
-    def find(atom: Any) -> Any:
-        if isinstance(atom, Literal) or not builder.shardings:
-            return None
-        if atom not in env:
-            env[atom] = builder.shardings.get(atom)
-            eqn = builder.find(atom) if env[atom] is None else None
-            if eqn is not None:
-                operands = [find(v) for v in eqn.invars]
-                results = equation_shardings(
-                    eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], operands
-                )
-                env.update(zip(eqn.outvars, results, strict=True))
-        return env[atom]
 
-    result: NamedSharding | None = find(tracer._var)
-    return result
+def _propagate(eqns: Sequence[Equation], env: dict[Var, NamedSharding | None], constraints: Mapping[Var, NamedSharding | None]) -> None:
+    """Add the shardings of equations' results to those of variables."""
+    env.update(constraints)
+    for eqn in eqns:
+        operands = [None if isinstance(v, Literal) else env.get(v) for v in eqn.invars]
+        results = equation_shardings(eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], operands)
+        env.update((v, constraints.get(v, s)) for v, s in zip(eqn.outvars, results, strict=True))
 
 
 def equation_shardings(
