@@ -92,6 +92,13 @@ def check_repeated(path: str, call: Call) -> None:
         assert_same(again, results(first), 0.0 if path.startswith("random.") else call.tolerance)
 
 
+def check_on_another_device(path: str, call: Call, device: Any) -> None:
+    """Compare a call with arrays on a device that is not the default with that on the default."""
+    run, arrays = traced(ours(path, call), call)
+    wanted = results(run(*map(vf.numpy.asarray, arrays)))
+    assert_same(run(*[vf.device_put(a, device) for a in arrays]), wanted, 0.0 if path.startswith("random.") else call.tolerance)
+
+
 def check_batch(path: str, call: Call) -> None:
     """Compare a call that is mapped over examples with a loop over them."""
     run, arrays = traced(ours(path, call), call)

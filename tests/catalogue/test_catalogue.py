@@ -9,6 +9,7 @@ from tests.catalogue.calls import CALLS
 from tests.catalogue.laws import (
     check_batch,
     check_derivatives,
+    check_on_another_device,
     check_other_dtypes,
     check_repeated,
     check_storage_dtypes,
@@ -19,6 +20,7 @@ from tests.catalogue.laws import (
 )
 from volta_fn import tree
 from volta_fn.config import enable_x64
+from volta_fn.core.devices import device as devices
 from volta_fn.jit import fused
 from volta_fn.settings import current as settings
 
@@ -33,6 +35,14 @@ def test_values(path):
 @pytest.mark.parametrize("path", [path for path, call in CALLS.items() if call.jit])
 def test_batches(path):
     check_batch(path, CALLS[path])
+
+
+@pytest.mark.parametrize("path", CALLS)
+def test_on_another_device(path, monkeypatch):
+    """Arrays that a function makes are on the default device, and go where its arguments are."""
+    monkeypatch.setitem(devices._devices_by_platform, "cpu", vf.devices("cpu"))
+    vf.set_cpu_devices(2)
+    check_on_another_device(path, CALLS[path], vf.devices("cpu")[1])
 
 
 @pytest.mark.wide

@@ -36,8 +36,8 @@ SHARDED = deferred("volta_fn.jit.sharded")
 def common_device(arrays: Sequence[Any]) -> Device:
     """Return the device that holds all `arrays` (the default device for none).
 
-    Weak scalars (of Python) go where the other arrays are, and all go to the home of a group of devices. Raises `DeviceError` if those are
-    on several devices.
+    Numbers of Python and arrays on the default device go where the others are, and all go to the home of a group of devices. Raises
+    `DeviceError` if the others are on several devices.
     """
     if not arrays:
         return current_default_device()
@@ -47,12 +47,13 @@ def common_device(arrays: Sequence[Any]) -> Device:
     if (group := next((a.device for a in arrays if a.device.sharding is not None), None)) is not None:
         home: Device = group.home
         return home
-    devices = {a.device for a in arrays if a.shape or not a.weak_type}
+    default, fixed = current_default_device(), [a.device for a in arrays if a.shape or not a.weak_type]
+    devices = {d for d in fixed if d is not default} or {*fixed} or {device}
     if len(devices) > 1:
         counts = Counter(str(a.device) for a in arrays)
         where = ", ".join(f"{count} on {name}" for name, count in counts.items())
         raise DeviceError(f"the arguments are on different devices ({where}); move them with device_put")
-    return devices.pop() if devices else device
+    return devices.pop()
 
 
 def on_device(arrays: Sequence[Any], device: Device) -> Sequence[Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, as_value, brief, from_host, unmasked, wrap
-from volta_fn.core.arrays.memory import constrained, device_put, dlpack_values, split_like
+from volta_fn.core.arrays.memory import beside, constrained, device_put, dlpack_values, split_like
 from volta_fn.core.aval import ShapedArray, as_integer, canonical_shape
 from volta_fn.core.devices.device import Device, find_device
 from volta_fn.core.dimension import is_symbolic, max_dim
@@ -251,7 +251,7 @@ def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: An
 
 @fused
 def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
-    """Create an array like `a` (or of `dtype` and `shape`) filled with `fill_value`.
+    """Create an array like `a` (or of `dtype` and `shape`), on the same device, filled with `fill_value`.
 
     >>> jnp.full_like(jnp.zeros(2), 3)
     Array([3., 3.], dtype=float32)
@@ -260,6 +260,8 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, 
     weak = dtype is None and getattr(like, "weak_type", False)
     size = like.shape if shape is None else canonical_shape(shape)
     value = array(fill_value, dtype_or(dtype, dtypes.as_dtype(like.dtype)), device=device)
+    if device is out_sharding is None:
+        value = beside(value, like)
     filled = broadcast_to(lax.convert_element_type(value, value.dtype, weak), size)
     return split_like(filled, like) if device is out_sharding is None and size == like.shape else constrained(filled, out_sharding)
 

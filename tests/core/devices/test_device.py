@@ -127,8 +127,24 @@ def test_computation_happens_where_the_arguments_are(second: Device) -> None:
     assert vf.device_put(x) is x
 
 
-def test_arguments_on_different_devices_are_refused(second: Device) -> None:
+def test_arrays_on_the_default_device_go_where_others_are(second: Device) -> None:
     x, y = vf.device_put(np.arange(3.0), "other"), jnp.asarray(np.arange(3.0))
+    f = vf.jit(lambda x, y: x + y)
+    for result in (x + y, y + x, f(x, y), f(y, x)):
+        assert result.device is second
+        np.testing.assert_array_equal(result, [0.0, 2.0, 4.0])
+    assert f(y, y).device is CPU
+    for result in (jnp.concatenate([y, x]), jnp.median(x), jnp.argsort(x), jnp.zeros_like(x, shape=(2, 2)), vf.lax.full_like(x, 1)):
+        assert result.device is second
+    state = vf.optim.adam(0.1).init({"w": x})
+    updates, _ = vf.optim.adam(0.1).update({"w": x}, state)
+    assert updates["w"].device is second
+
+
+def test_arguments_on_different_devices_are_refused(second: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module._devices_by_platform, "cpu", vf.devices("cpu"))
+    vf.set_cpu_devices(2)
+    x, y = vf.device_put(np.arange(3.0), "other"), vf.device_put(np.arange(3.0), vf.devices("cpu")[1])
     f = vf.jit(lambda x, y: x + y)
     f(y, y)
     for use in (lambda: x + y, lambda: f(x, y), lambda: f(y, x)):

@@ -167,6 +167,14 @@ def constrained(x: T, sharding: Any) -> T:
     return result
 
 
+def beside(x: T, template: Any) -> T:
+    """Return an array, moved to the device of another one unless that is split or traced."""
+    if type(x) is ConcreteArray and type(template) is ConcreteArray and x.device is not template.device:
+        moved: T = x if template.device.sharding is not None else device_put(x, template.device)
+        return moved
+    return x
+
+
 def split_like(x: T, template: Any) -> T:
     """Return an array, split as another one of its shape is."""
     if type(template) is ConcreteArray:

@@ -11,7 +11,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.arrays.array import Array, ConcreteArray, as_value, attach
-from volta_fn.core.arrays.memory import constrained, split_like
+from volta_fn.core.arrays.memory import beside, constrained, split_like
 from volta_fn.core.aval import canonical_shape
 from volta_fn.core.devices.device import default_backend
 from volta_fn.core.trace import EVAL, current_trace
@@ -261,14 +261,15 @@ def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None, *, shar
 def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None, sharding: Any = None) -> Array:
     """Return an array like `x` with every element equal to `fill_value`.
 
-    Shape and dtype are those of `x` unless given.
+    Shape and dtype are those of `x` unless given, and so is the device.
 
     >>> import volta_fn as vf
     >>> vf.lax.full_like(vf.numpy.zeros(2), 3)
     Array([3., 3.], dtype=float32)
     """
     value = as_value(x)
-    filled = full(value.shape if shape is None else shape, fill_value, value.dtype if dtype is None else dtype)
+    number = full((), fill_value, value.dtype if dtype is None else dtype)
+    filled = full(value.shape if shape is None else shape, beside(number, value) if sharding is None else number)
     return split_like(filled, value) if sharding is None and filled.shape == value.shape else constrained(filled, sharding)
 
 
