@@ -251,7 +251,9 @@ def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: An
 
 @fused
 def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
-    """Create an array like `a` (or of `dtype` and `shape`), on the same device, filled with `fill_value`.
+    """Create an array like `a` (or of `dtype` and `shape`) filled with `fill_value`.
+
+    It is on the device of `a`, unless `device` is another one.
 
     >>> jnp.full_like(jnp.zeros(2), 3)
     Array([3., 3.], dtype=float32)

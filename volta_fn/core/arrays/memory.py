@@ -168,7 +168,10 @@ def constrained(x: T, sharding: Any) -> T:
 
 
 def beside(x: T, template: Any) -> T:
-    """Return an array, moved to the device of another one unless that is split or traced."""
+    """Return an array on the device of another one.
+
+    It stays where it is if one of them is traced, or the other one split.
+    """
     if type(x) is ConcreteArray and type(template) is ConcreteArray and x.device is not template.device:
         moved: T = x if template.device.sharding is not None else device_put(x, template.device)
         return moved
