@@ -36,6 +36,8 @@ SIZES = [
     (20, 18, 1),
     (31, 150, 905),
 ]
+#: A row by large matrices, whose rows are read side by side: whole and cut tiles, either operand, rows that share sets of a cache.
+LARGE = [(1, 1337, 100), (1337, 1, 98), (1, 300, 512), (1, 260, 1024)]
 PAIRS = [("int8", "int8"), ("uint8", "int8"), ("int8", "uint8"), ("uint8", "uint8")]
 
 
@@ -70,7 +72,7 @@ def machine_has(dtype: str) -> bool:
 
 
 @pytest.mark.parametrize("dims", DIMS)
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [*SIZES, *LARGE])
 @pytest.mark.parametrize("result", [None, "float32"])
 def test_products_of_bfloat16_sum_in_float32(size: tuple[int, int, int], dims: Any, result: str | None) -> None:
     """Each of k sums of pairs rounds twice, whatever the order: by 2^-24 of at most the sum of absolute products."""

@@ -110,7 +110,8 @@ class DotProducts:
         #: Whether rows of the matrix are one stream: contiguous, and read in order.
         self.is_stream = matrix.outer.stride == k and self.blocking.splits == 1
         itemsize = matrix.dtype.itemsize
-        is_single = self.few == 1 and not work.biased and work.lanes * work.group * itemsize == CACHE_LINE
+        # Numbers of 16 bits are weights, which come from memory. Wider matrices that are read again and again take up to 1.25 of the time.
+        is_single = self.few == 1 and not work.biased and itemsize == 2 and work.lanes * work.group * itemsize == CACHE_LINE
         #: Whether a line of a long stream takes one instruction, so that the hardware prefetches most by itself.
         self.is_light = self.is_stream and is_single and many * k * itemsize >= _LARGE and k * itemsize % _COLLIDING != 0
         if self.is_light:
