@@ -77,8 +77,8 @@ class TooLong(BaseException):
     """A test took longer than its limit."""
 
 
-class Session:
-    """What the calls of a session gave."""
+class Tally:
+    """The outcomes of all calls."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, str]] = []
@@ -93,7 +93,7 @@ class Session:
             self.rows.append({"function": name, "outcome": outcome, "difference": difference[:600], "call": call, "test": self.test})
 
 
-session = Session()
+tally = Tally()
 
 
 # Arguments.
@@ -234,9 +234,9 @@ def run(name: str, function: Callable[..., Any], other: Callable[[Any], Callable
     """Call a function of NumPy, and compare it with `other` of a namespace."""
     arguments, keywords = bare(arguments), bare(keywords)
     key = name, identity(arguments), identity(keywords)
-    if session.comparing or key in session.calls:
+    if tally.comparing or key in tally.calls:
         return shadowed(function(*arguments, **keywords))
-    session.calls.add(key)
+    tally.calls.add(key)
     before = mapped(lambda x: x.copy() if isinstance(x, np.ndarray) else x, (arguments, keywords))
     result, error = None, None
     try:
@@ -259,14 +259,14 @@ def run(name: str, function: Callable[..., Any], other: Callable[[Any], Callable
             except (TypeError, VoltaError):
                 raise raised from None
 
-    session.comparing = True
+    tally.comparing = True
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             outcome, what = compare(call, result, error)
     finally:
-        session.comparing = False
-    session.note(outcome, *(() if outcome in ("same", "dtype", "inapplicable") else (name, text_of(name, *before), what)))
+        tally.comparing = False
+    tally.note(outcome, *(() if outcome in ("same", "dtype", "inapplicable") else (name, text_of(name, *before), what)))
     if error is not None:
         raise error
     return shadowed(result)
@@ -516,7 +516,7 @@ def pytest_configure(config: Any) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: Any) -> Iterator[None]:
-    session.test = item.nodeid
+    tally.test = item.nodeid
 
     def stop(*_: Any) -> None:
         raise TooLong
@@ -532,10 +532,10 @@ def pytest_runtest_call(item: Any) -> Iterator[None]:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     path = os.environ.get("NUMPY_TESTS_SAVE")
     if path:
-        Path(path).write_text(json.dumps(session.rows))
-    terminalreporter.write_line("calls: " + "  ".join(f"{outcome} {count}" for outcome, count in session.counts.most_common()))
+        Path(path).write_text(json.dumps(tally.rows))
+    terminalreporter.write_line("calls: " + "  ".join(f"{outcome} {count}" for outcome, count in tally.counts.most_common()))
     groups: dict[tuple[str, str], list[dict[str, str]]] = collections.defaultdict(list)
-    for row in session.rows:
+    for row in tally.rows:
         groups[row["outcome"], row["function"]].append(row)
     for (outcome, name), group in sorted(groups.items()):
         terminalreporter.write_line(f"{outcome:12}{name} x{len(group)}")
