@@ -491,7 +491,7 @@ def _transpose_equations(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Seque
             if type(arg) is Linear and arg.dtype in BOOL:  # a comparison's result, which is not linear even if no rule reads it
                 arg.refuse()
         if primitive.accumulate is not None and type(args[0]) is Linear:
-            add_to = partial(_add_to_some, transpose, primitive.accumulate, eqn, args, out_cotangents[0])
+            add_to = partial(_add_where_read, transpose, primitive.accumulate, eqn, args, out_cotangents[0])
             var = eqn.invars[0]
             assert isinstance(var, Var), "literals have values"
             if var in pending:
@@ -508,7 +508,7 @@ def _transpose_equations(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Seque
     return {var: complete(var) for var in dict.fromkeys([*pending, *late])}
 
 
-def _add_to_some(transpose: Rule, accumulate: Rule, eqn: Equation, args: Sequence[Any], cotangent: Any, total: Any) -> Any:
+def _add_where_read(transpose: Rule, accumulate: Rule, eqn: Equation, args: Sequence[Any], cotangent: Any, total: Any) -> Any:
     """Add the cotangent of what an equation reads to the sum of others, or to nothing."""
     current_position.set(eqn.position)
     return transpose(cotangent, *args, **eqn.params)[0] if total is None else accumulate(total, cotangent, *args, **eqn.params)

@@ -172,10 +172,10 @@ def beside(x: T, template: Any) -> T:
 
     It stays where it is if one of them is traced, or the other one split.
     """
-    if type(x) is ConcreteArray and type(template) is ConcreteArray and x.device is not template.device:
-        moved: T = x if template.device.sharding is not None else device_put(x, template.device)
-        return moved
-    return x
+    if type(x) is not ConcreteArray or type(template) is not ConcreteArray or template.device.sharding is not None:
+        return x
+    moved: T = device_put(x, template.device)
+    return moved
 
 
 def split_like(x: T, template: Any) -> T:
