@@ -172,7 +172,9 @@ def beside(x: T, template: Any) -> T:
 
     It stays where it is if one of them is traced, or the other one split.
     """
-    if type(x) is not ConcreteArray or type(template) is not ConcreteArray or template.device.sharding is not None:
+    if type(x) is not ConcreteArray or type(template) is not ConcreteArray:
+        return x
+    if x.device is template.device or template.device.sharding is not None:
         return x
     moved: T = device_put(x, template.device)
     return moved
