@@ -136,6 +136,9 @@ def test_arrays_on_the_default_device_go_where_others_are(second: Device) -> Non
     assert f(y, y).device is CPU
     for result in (jnp.concatenate([y, x]), jnp.median(x), jnp.argsort(x), jnp.zeros_like(x, shape=(2, 2)), vf.lax.full_like(x, 1)):
         assert result.device is second
+    inside = vf.jit(lambda y: jnp.ones_like(x) + y)(y)  # a program's constants go where its arguments are
+    assert inside.device is CPU
+    np.testing.assert_array_equal(inside, [1.0, 2.0, 3.0])
     state = vf.optim.adam(0.1).init({"w": x})
     updates, _ = vf.optim.adam(0.1).update({"w": x}, state)
     assert updates["w"].device is second
