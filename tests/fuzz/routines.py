@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import faulthandler
 import importlib
 import os
@@ -155,17 +154,24 @@ def _shorter(problem: Problem) -> Iterator[Problem]:
         for less in sorted({1, size // 2, size - 1}):
             if 0 < less < size:
                 some = tuple([o._replace(shape=(*shape[:axis], less, *shape[axis + 1 :])) for o in problem.operands])
-                yield problem._replace(operands=some)
+                if _is_accepted(shorter := problem._replace(operands=some)):
+                    yield shorter
+
+
+def _is_accepted(problem: Problem) -> bool:
+    """Return True if the primitive takes the problem and has results."""
+    try:
+        return bool(problem.outputs)
+    except VoltaError:
+        return False
 
 
 def drawn(family: str, seed: int | np.random.Generator, room: int) -> Problem:
     """Return a problem of a family that the primitive accepts."""
     rng = np.random.default_rng([seed, 3]) if isinstance(seed, int) else seed
-    while True:
-        problem = FAMILIES[family](rng, room)
-        with contextlib.suppress(VoltaError):  # what the primitive refuses
-            if problem.outputs:
-                return problem
+    while not _is_accepted(problem := FAMILIES[family](rng, room)):
+        pass
+    return problem
 
 
 def check(
