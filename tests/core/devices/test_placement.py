@@ -162,6 +162,39 @@ def test_static_arguments_have_no_shardings(eight: list[vf.Device], static: dict
     assert other.sharding == split.update(spec=P())
 
 
+X, FACTOR, HALF = [np.arange(8, dtype=np.float32), np.full(8, 2, np.float32), np.arange(4, dtype=np.float32)]
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda split, c, k: split + c, X + FACTOR),
+        (lambda split, c, k: vf.jit(lambda a: a * c)(split), X * FACTOR),
+        (lambda split, c, k: vf.grad(lambda a: (a * c).sum())(split), FACTOR),
+        (lambda split, c, k: vf.jit(lambda a: vf.lax.scan(lambda s, _: (s + c, None), a, None, length=2)[0])(split), X + 2 * FACTOR),
+        (lambda split, c, k: split.at[:4].set(k), np.concatenate([HALF, X[4:]])),
+        (lambda split, c, k: vnp.concatenate([split, c]), np.concatenate([X, FACTOR])),
+        (lambda split, c, k: split[vnp.arange(3)], X[:3]),
+    ],
+)
+def test_arrays_on_the_default_device_go_to_a_mesh_of_other_devices(eight: list[vf.Device], function: Any, expected: np.ndarray) -> None:
+    mesh = vf.sharding.Mesh(np.array(eight[2:4]), ("i",))
+    result = function(vf.device_put(X, vf.NamedSharding(mesh, P("i"))), vnp.asarray(FACTOR), vnp.asarray(HALF))
+    assert result.devices() == set(eight[2:4])
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_mapped_functions_on_some_devices_take_constants_from_the_default_one(eight: list[vf.Device]) -> None:
+    mesh, k = vf.sharding.Mesh(np.array(eight[2:4]), ("i",)), vnp.asarray(HALF)
+    mapped = vf.shard_map(lambda a: a * 2 + k, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+    for function in (mapped, vf.jit(mapped)):
+        result = function(vnp.asarray(X))
+        assert result.devices() == set(eight[2:4])
+        np.testing.assert_array_equal(result, X * 2 + np.tile(HALF, 2))
+    rows = vf.pmap(lambda a: vf.lax.psum(a, "i") + k, axis_name="i", devices=eight[2:4])(X.reshape(2, 4))
+    np.testing.assert_array_equal(rows, np.tile(X.reshape(2, 4).sum(0) + HALF, (2, 1)))
+
+
 def test_donated_arrays_that_are_split_are_gone(eight: list[vf.Device]) -> None:
     x = vf.device_put(vnp.ones((8, 2)), vf.NamedSharding(vf.make_mesh((8,), ("data",)), P("data")))
     step = vf.jit(lambda x: x + 1, donate_argnums=0)
