@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -30,3 +33,12 @@ def test_arrays_of_equal_values_have_copies_of_their_own(other: Device) -> None:
     first, second = eager.on_device([x, y], other)
     assert first is not second
     assert vf.numpy.asarray(first).device is other
+
+
+def test_large_arrays_and_their_copies_are_gone_with_their_last_names(other: Device) -> None:
+    x = vf.numpy.zeros(100_000)
+    (copy,) = eager.on_device([x], other)
+    alive = [weakref.ref(x), weakref.ref(copy)]
+    del x, copy
+    gc.collect()
+    assert [array() for array in alive] == [None, None]

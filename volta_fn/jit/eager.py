@@ -67,11 +67,16 @@ def _copied(array: ConcreteArray, device: Device) -> ConcreteArray:
     """Return an array on another device; of the same memory, without a copy."""
     if array.device.backend is device.backend:
         return wrap(array.buffer(), array_spec(array.aval, device))
+    if array.nbytes > _RETAINED_BYTES:
+        return alias(array, device)
     entry = _copies.get((id(array), device))
     if entry is None:
         entry = _copies.setdefault((id(array), device), (array, alias(array, device)))
     return entry[1]
 
+
+#: The most bytes of an array whose copy is retained: 256 larger ones could fill the memory.
+_RETAINED_BYTES = 1 << 16
 
 #: The last copies of arrays on other devices, each with the array, by the array's identity: arrays have no hash.
 _copies: LruCache[tuple[ConcreteArray, ConcreteArray]] = LruCache(256)
