@@ -128,12 +128,13 @@ SHORT_ROWS: dict[str, Callable[[Any], Any]] = {
     "sums alone": lambda x: (x.sum(-1), x.min(-1) * 2),
     "sums and rows": lambda x: (x.sum(-1), x * x.sum(-1, keepdims=True)),
     "rows of columns": lambda x: x - x.swapaxes(-1, -2).max(-2).sum(-1)[..., None, None],
+    "over the first axis": lambda x: x - (x * jnp.arange(x.shape[1], dtype=x.dtype)[:, None]).mean(0),
     "masked": lambda x: x + jnp.pad(x, ((0, 0), (0, 0), (1, 0)))[..., :-1].sum(-1, keepdims=True),
 }
 
 
 @pytest.mark.parametrize("name", SHORT_ROWS)
-@pytest.mark.parametrize("shape", [(65, 1, 3), (7, 2, 2), (40, 3, 4), (33, 4, 5), (1, 1, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(65, 1, 3), (7, 2, 2), (40, 3, 4), (33, 4, 5), (1, 1, 2), (3, 8, 2), (4, 33, 3)], ids=str)
 def test_short_rows(shape: tuple[int, int, int], name: str) -> None:
     """Results of whole rows may lie in the memory of an operand that each of their elements depends on."""
     for kernel in kernels_of(SHORT_ROWS[name], shaped(*shape)):

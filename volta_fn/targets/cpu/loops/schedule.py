@@ -449,7 +449,8 @@ _LONGEST, _MOST_NODES = 4, 64
 def written_out(kernel: Kernel) -> Kernel | None:
     """Return the same kernel without reductions; None unless its rows are short.
 
-    Nor may what is masked depend on the element of a row. If results are per element, their iterations read other elements of it, too.
+    Nor may what is masked depend on the element of a row. If results are per element, their iterations read other elements of it, too, so
+    that all of a row must be computed before any of it is stored (`interleaved_axes`).
     """
     axes, reduces = frozenset(kernel.reduction_axes), [node for node in kernel.nodes if isinstance(node, Reduce)]
     is_short = math.prod(kernel.sizes[axis] for axis in axes) <= _LONGEST and len(kernel.nodes) <= _MOST_NODES
@@ -462,7 +463,7 @@ def written_out(kernel: Kernel) -> Kernel | None:
     stores = tuple([replace(store, value=numbers[store.value]) for store in kernel.stores])
     per_row = not any(affine.axes & axes for store in stores for affine in store.index)
     sizes = kernel.sizes[: kernel.parallel] if per_row else kernel.sizes
-    return restricted(Kernel(sizes, len(sizes), kernel.inputs, nodes, stores), range(len(stores)))
+    return restricted(Kernel(sizes, kernel.parallel, kernel.inputs, nodes, stores), range(len(stores)))
 
 
 def _written_out(kernel: Kernel) -> tuple[tuple[Node, ...], list[int]]:
