@@ -77,7 +77,7 @@ _PRODUCTS = r"@|jnp\.dot|tensordot|conv_general|linalg|fft|prod|associative_scan
 
 DOCUMENTED = [
     Documented("gpu", "", _complex_not_finite),
-    Documented("gpu|native", "conv_general", _not_finite),
+    Documented("gpu|native", "conv_general|fft", _not_finite),
     Documented("", r"linalg\.(inv|det)", _not_finite),
     Documented("JAX", "", _complex_not_finite),
     Documented("JAX", _PRODUCTS, _not_finite),
