@@ -260,7 +260,10 @@ def drawn(seed: int, supports: Callable[[np.dtype], bool], most: int = 20_000) -
     """Return the kernel of a seed, of at most so many iterations, with dtypes that a target supports."""
     draw = random.Random(seed)
     while True:
-        kernel = _product(draw, supports, most) if draw.random() < 0.12 else _loops(draw, supports, most)
+        if seed % 13 == 12:
+            kernel = _short_rows(draw, supports)
+        else:
+            kernel = _product(draw, supports, most) if draw.random() < 0.12 else _loops(draw, supports, most)
         try:
             check_kernel(kernel)
         except JaxprError:
@@ -305,6 +308,27 @@ def _loops(draw: random.Random, supports: Callable[[np.dtype], bool], most: int)
         d.store(max(n for n, node in enumerate(d.nodes) if isinstance(node, Reduce)))
     if draw.random() < 0.15:
         d.update()
+    return d.kernel()
+
+
+def _short_rows(draw: random.Random, supports: Callable[[np.dtype], bool]) -> Kernel:
+    """Return a kernel of rows of a few elements, whose results lie as their operand does, with the axes in any order.
+
+    The results may lie in the operand's memory.
+    """
+    parallel = draw.choice((1, 2, 2, 2))
+    sizes = [draw.randint(2, 4) for _ in range(parallel + draw.choice((1, 1, 2)))]
+    sizes[draw.randrange(parallel)] = draw.choice([size for size in _EDGES if size < 200])
+    d = Drawing(draw, _palette(draw, supports), tuple(sizes), parallel)
+    order = list(range(len(sizes)))
+    draw.shuffle(order)
+    shape, index = tuple([sizes[axis] for axis in order]), tuple([along(axis) for axis in order])
+    d.inputs.append((shape, draw.choice(d.palette)))
+    operand = d._view(0, index, plain=True)
+    other = d.load(draw.sample(range(parallel), 1), d.nodes[operand].dtype, plain=True)
+    total = d.convert(d.reduce(d.apply(operand, draw.choice((operand, other)))), d.nodes[operand].dtype)
+    value = d.convert(d.apply(draw.choice((total, d.apply(total, operand))), other), d.nodes[operand].dtype)
+    d.stores.append(Store(shape, index, value))
     return d.kernel()
 
 

@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -18,7 +19,7 @@ from tests.fuzz.kernels import attempted, machine_of
 from volta_fn.compiler.contractions import accumulators, contraction_of
 from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.index import Range
-from volta_fn.compiler.ir.kernel import Constant
+from volta_fn.compiler.ir.kernel import Constant, Kernel
 from volta_fn.lazy_imports import load
 from volta_fn.runtime.llvm.text import Value, i64
 from volta_fn.targets.cpu.loops import emit_values, rows, schedule
@@ -173,6 +174,17 @@ def _short_tile() -> Planting:
     return patch.object(_MACHINE_CODE.TransposeTiles, "is_full", lambda self, area: True)
 
 
+def _rows_in_parts() -> Planting:
+    """Take the elements of a row, each of which is computed from all of it, for rows of their own."""
+    real = schedule.written_out
+
+    def written_out(kernel: Kernel) -> Kernel | None:
+        result = real(kernel)
+        return None if result is None else replace(result, parallel=len(result.sizes))
+
+    return patch.object(_MACHINE_CODE, "written_out", written_out)
+
+
 def _missing_barrier() -> Planting:
     real = routine.Shader.emit
     return patch.object(routine.Shader, "emit", lambda self, text: None if text == "workgroupBarrier();" else real(self, text))
@@ -221,6 +233,7 @@ FAULTS = (
     Fault(_first_partial_result, 10),
     Fault(_turned_interleaving, 6),
     Fault(_short_tile, 60),
+    Fault(_rows_in_parts, 12),
     Fault(_missing_barrier, 0, gpu=True),
     Fault(_lost_lanes, 2, gpu=True),
     Fault(_clamped_square, 35, gpu=True),
