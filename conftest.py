@@ -1,10 +1,12 @@
 """The settings of all tests and doctests: examples, threads, the cache folder."""
 
+import gc
 import importlib
 import os
 import shutil
 import tempfile
 import zlib
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,22 @@ def pytest_collect_file(file_path: Path) -> None:
     parts = file_path.with_suffix("").parts
     if file_path.suffix == ".py" and file_path.is_relative_to(_PACKAGE):
         importlib.import_module(".".join([_PACKAGE.name, *parts[len(_PACKAGE.parts) : -1]]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import and parametrise the tests without garbage collections, and let later ones pass over all that collecting them made.
+
+    These are 1.6 million objects that stay: looking at them took a third of the time of collecting tests, and a second of each test that
+    collects garbage.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_unconfigure() -> None:
