@@ -8,7 +8,7 @@ RUN := $(VENV)/bin/python
 PRIMITIVES := tests/test_registry.py tests/test_registry_elementwise.py
 ON_GPU := $(PRIMITIVES) tests/test_random_programs.py tests/test_nan_and_empty.py tests/nn tests/optim
 # Of the tests that take long (`_HEAVY` in conftest.py), `make test` has one in so many, other ones after each commit: HEAVY_EVERY=1 for all.
-HEAVY_EVERY ?= 4
+HEAVY_EVERY ?= 8
 SHIFT := --shift `git rev-list --count HEAD 2> /dev/null || echo 0`
 # Widths of vectors that are narrower than this CPU's widest.
 NARROWER := from volta_fn.runtime.llvm.host import vector_widths; print(*vector_widths()[:-1])
