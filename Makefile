@@ -7,11 +7,9 @@ RUN := $(VENV)/bin/python
 # Tests of the semantics of primitives, layers and random programs, which also run on a GPU.
 PRIMITIVES := tests/test_registry.py tests/test_registry_elementwise.py
 ON_GPU := $(PRIMITIVES) tests/test_random_programs.py tests/test_nan_and_empty.py tests/nn tests/optim
-# Of repeated runs, on a GPU and with narrower vectors, `make test` has one test in so many: EVERY=1 for all of them.
-EVERY ?= 24
 # Of the tests that take long (`_HEAVY` in conftest.py), `make test` has one in so many, other ones after each commit: HEAVY_EVERY=1 for all.
-HEAVY_EVERY ?= 4
-HEAVY := --heavy-every $(HEAVY_EVERY) --heavy-shift `git rev-list --count HEAD 2> /dev/null || echo 0`
+HEAVY_EVERY ?= 8
+SHIFT := --shift `git rev-list --count HEAD 2> /dev/null || echo 0`
 # Widths of vectors that are narrower than this CPU's widest.
 NARROWER := from volta_fn.runtime.llvm.host import vector_widths; print(*vector_widths()[:-1])
 
@@ -19,6 +17,9 @@ LINT = $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check --quiet . && 
 # Run a command with the type checker beside it, which uses one core; its report comes last.
 with_types = $(VENV)/bin/mypy > $(VENV)/mypy.log & types=$$!; $(1); tests=$$?; \
 	wait $$types; types=$$?; cat $(VENV)/mypy.log; exit $$((tests | types))
+
+# Bytecode is written even where the environment says otherwise: each process would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo examples check test test-gpu test-vectors test-pythons sample docs dist bench clean
 
@@ -44,20 +45,22 @@ check: $(VENV)/test.stamp
 # Linter, type checker, tests: make test ARGS="-k tree" for some of them, make test HEAVY_EVERY=1 EVERY=1 for all that there are.
 test: $(VENV)/test.stamp
 	$(LINT)
-	$(call with_types,$(RUN) -m pytest $(or $(ARGS),$(HEAVY)))
+	$(call with_types,$(RUN) -m pytest $(or $(ARGS),--heavy-every $(HEAVY_EVERY) $(SHIFT)))
 	$(if $(ARGS),,$(MAKE) test-vectors test-gpu)
 
-# The tests of machine code with narrower vectors than this CPU has: make test-vectors EVERY=1 for all of them.
+# One in so many of the tests of machine code, other ones after each commit, with narrower vectors than this CPU has: EVERY=1 for all.
+test-vectors: EVERY ?= 24
 test-vectors: $(VENV)/test.stamp
 	for width in `$(RUN) -c "$(NARROWER)"`; do \
-	    VOLTA_VECTOR_BYTES=$$width $(RUN) -m pytest --every $(EVERY) tests/targets/cpu tests/runtime || exit 1; done
+	    VOLTA_VECTOR_BYTES=$$width $(RUN) -m pytest --every $(EVERY) $(SHIFT) tests/targets/cpu tests/runtime || exit 1; done
 
-# The same tests on the GPU, and with no more than every WebGPU device has: make test-gpu EVERY=1 for all of them.
+# One in so many of the tests of semantics, likewise, on the GPU, and with no more than every WebGPU device has: EVERY=1 for all.
+test-gpu: EVERY ?= 48
 test-gpu: export VOLTA_DEVICE := gpu
 test-gpu: export JAX_PLATFORMS := cpu
 test-gpu: $(VENV)/test.stamp
-	$(RUN) -m pytest --every $(EVERY) $(ON_GPU) $(if $(filter 1,$(EVERY)),tests/examples/test_on_the_gpu.py)
-	VOLTA_GPU_LIMITS=webgpu $(RUN) -m pytest --every $(EVERY) $(if $(filter 1,$(EVERY)),$(ON_GPU),$(PRIMITIVES))
+	$(RUN) -m pytest --every $(EVERY) $(SHIFT) $(ON_GPU) $(if $(filter 1,$(EVERY)),tests/examples/test_on_the_gpu.py)
+	VOLTA_GPU_LIMITS=webgpu $(RUN) -m pytest --every $(EVERY) $(SHIFT) $(if $(filter 1,$(EVERY)),$(ON_GPU),$(PRIMITIVES))
 
 # The documentation, in docs/_build/html: every cell runs, every warning is an error, and so is every dead link.
 docs: $(VENV)/docs.stamp
@@ -72,6 +75,7 @@ bench: $(VENV)/benchmarks.stamp
 test-pythons:
 	for python in $(PYTHONS); do $(MAKE) sample PYTHON=$$python VENV=$(VENV)/$$(basename $$python) || exit 1; done
 
+sample: EVERY ?= 24
 sample: $(VENV)/test.stamp
 	$(RUN) -m pytest --every $(EVERY) tests
 

@@ -113,9 +113,16 @@ def default_interrupt_handler() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture
-def new_objects_only() -> Iterator[None]:
-    """A garbage collector that looks at what the test makes alone: for millions of objects of other tests it takes a second each time."""
+@pytest.fixture(scope="module")
+def new_objects_only() -> None:
+    """A garbage collector that passes over the objects of earlier modules: for millions of them it takes a second each time."""
+    gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def no_collections() -> Iterator[None]:
+    """No garbage collections: a parser makes millions of nodes that stay, and collections would take most of its time."""
+    gc.disable()
     yield
-    gc.unfreeze()
+    gc.enable()

@@ -7,7 +7,11 @@ import statistics
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tools.count_lines import ROOT, count
+
+pytestmark = pytest.mark.usefixtures("no_collections")
 
 #: The most lines, and the most without docstrings, imports, comments and blank lines.
 LINES, CODE = 187_600, 105_000

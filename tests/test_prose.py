@@ -8,6 +8,8 @@ import pytest
 
 from tools import names, prose
 
+pytestmark = pytest.mark.usefixtures("no_collections")
+
 #: Sources with one fault each, by the rule that they break.
 PLANTED = {
     "long first line": f'"""Return {"very " * 20}much."""\n',

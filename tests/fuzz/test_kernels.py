@@ -42,7 +42,7 @@ def every_dtype(dtype: np.dtype) -> bool:
 @pytest.mark.parametrize(("options", "count"), [(["--width", str(width)], 6) for width in vector_widths()] + [(["--gpu"], 2)], ids=str)
 def test_a_sample_agrees_in_every_schedule(options: list[str], count: int, request: pytest.FixtureRequest) -> None:
     """The command runs the corpus first."""
-    seed = 1_000_000 + 100 * int(request.config.getoption("heavy_shift"))
+    seed = 1_000_000 + 100 * int(request.config.getoption("shift"))
     command = [sys.executable, "-m", "tests.fuzz", "kernels", "--count", str(rounds(count)), "--seed", str(seed), *options]
     environment = {k: v for k, v in os.environ.items() if k != "VOLTA_VECTOR_BYTES"}
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)

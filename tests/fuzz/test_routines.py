@@ -25,7 +25,7 @@ SAMPLE = {"cpu": 4, "wgsl": 1}
 
 @pytest.mark.parametrize("family", FAMILIES_OF["cpu"])
 def test_routines_agree_in_every_choice(family: str, request: pytest.FixtureRequest) -> None:
-    first = 1000 * int(request.config.getoption("heavy_shift"))
+    first = 1000 * int(request.config.getoption("shift"))
     tally, wrong = routines.check(first, rounds(SAMPLE["cpu"]), families=[family])
     assert wrong == []
     assert sum(tally.problems.values()) == rounds(SAMPLE["cpu"])
@@ -33,7 +33,7 @@ def test_routines_agree_in_every_choice(family: str, request: pytest.FixtureRequ
 
 @pytest.mark.parametrize("family", FAMILIES_OF["wgsl"])
 def test_routines_of_shaders_agree_in_every_choice(family: str, request: pytest.FixtureRequest) -> None:
-    first = 1000 * int(request.config.getoption("heavy_shift"))
+    first = 1000 * int(request.config.getoption("shift"))
     _, wrong = routines.check(first, rounds(SAMPLE["wgsl"]), "wgsl", [family], many=1 << 30)
     assert wrong == []
 

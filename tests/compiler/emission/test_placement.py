@@ -86,7 +86,7 @@ def assert_same_bits(closed: ClosedJaxpr, arguments: Sequence[np.ndarray], devic
 @pytest.mark.parametrize("seed", range(rounds(6)))
 def test_random_programs(seed: int, target: str, request: pytest.FixtureRequest) -> None:
     """Programs of blocks with many results, their derivatives, and loops and branches around them."""
-    seed += 1_000 * int(request.config.getoption("heavy_shift"))
+    seed += 1_000 * int(request.config.getoption("shift"))
     for program in lowering.drawn(seed, 3, 17):
         arguments = program.arguments()
         with on_target(target), np.errstate(all="ignore"):
