@@ -48,19 +48,19 @@ test: $(VENV)/test.stamp
 	$(call with_types,$(RUN) -m pytest $(or $(ARGS),--heavy-every $(HEAVY_EVERY) $(SHIFT)))
 	$(if $(ARGS),,$(MAKE) test-vectors test-gpu)
 
-# One in so many of the tests of machine code, other ones after each commit, with narrower vectors than this CPU has: EVERY=1 for all.
+# One in so many of the tests of machine code, the same ones in every run, with narrower vectors than this CPU has: EVERY=1 for all.
 test-vectors: EVERY ?= 24
 test-vectors: $(VENV)/test.stamp
 	for width in `$(RUN) -c "$(NARROWER)"`; do \
-	    VOLTA_VECTOR_BYTES=$$width $(RUN) -m pytest --every $(EVERY) $(SHIFT) tests/targets/cpu tests/runtime || exit 1; done
+	    VOLTA_VECTOR_BYTES=$$width $(RUN) -m pytest --every $(EVERY) tests/targets/cpu tests/runtime || exit 1; done
 
 # One in so many of the tests of semantics, likewise, on the GPU, and with no more than every WebGPU device has: EVERY=1 for all.
 test-gpu: EVERY ?= 48
 test-gpu: export VOLTA_DEVICE := gpu
 test-gpu: export JAX_PLATFORMS := cpu
 test-gpu: $(VENV)/test.stamp
-	$(RUN) -m pytest --every $(EVERY) $(SHIFT) $(ON_GPU) $(if $(filter 1,$(EVERY)),tests/examples/test_on_the_gpu.py)
-	VOLTA_GPU_LIMITS=webgpu $(RUN) -m pytest --every $(EVERY) $(SHIFT) $(if $(filter 1,$(EVERY)),$(ON_GPU),$(PRIMITIVES))
+	$(RUN) -m pytest --every $(EVERY) $(ON_GPU) $(if $(filter 1,$(EVERY)),tests/examples/test_on_the_gpu.py)
+	VOLTA_GPU_LIMITS=webgpu $(RUN) -m pytest --every $(EVERY) $(if $(filter 1,$(EVERY)),$(ON_GPU),$(PRIMITIVES))
 
 # The documentation, in docs/_build/html: every cell runs, every warning is an error, and so is every dead link.
 docs: $(VENV)/docs.stamp
