@@ -336,9 +336,9 @@ class Zero(Typed):
         self.aval = aval
 
     @classmethod
-    def from_primal_value(cls, value: Any) -> Zero:
+    def from_primal_value(cls, val: Any) -> Zero:
         """Return the zero tangent of a value."""
-        return cls(value.aval.tangent_aval())
+        return cls(val.aval.tangent_aval())
 
     def __repr__(self) -> str:
         return f"Zero({self.aval!r})"
