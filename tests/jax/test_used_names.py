@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
+import zipfile
+from pathlib import Path
 
 import pytest
 
 import volta_fn.jax
-from tools.jax_uses import OBJECTS, USED, accepts, attributes, has, make_object, read_attributes, resolves, used
+from tools.jax_uses import OBJECTS, USED, accepts, attributes, has, make_object, read_attributes, resolves, sources, used
 
 NAMES = USED.read_text().split()
 
@@ -61,6 +63,18 @@ def test_used_attributes_are_here(name: str) -> None:
     read = read_attributes()
     assert [*read] == [*OBJECTS] and sum(map(len, read.values())) > 200
     assert [attribute for attribute in read[name] if not has(value, attribute)] == ABSENT_ATTRIBUTES.get(name, "").split()
+
+
+def test_sources_are_those_of_wheels_and_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name, text in (("a.py", "import jax\n"), ("b.py", "import numpy\n"), ("c.py", "print 'jax'\n"), ("d.txt", "jax")):
+        (folder / name).write_text(text)
+    with zipfile.ZipFile(tmp_path / "a.whl", "w") as archive:
+        archive.write(folder / "a.py", "a.py")
+        archive.write(folder / "d.txt", "d.txt")
+    for library in (folder, tmp_path / "a.whl"):
+        assert [ast.unparse(module) for module in sources(library)] == ["import jax"]
 
 
 def test_keywords_are_parameters() -> None:

@@ -199,18 +199,17 @@ def svd(
     """
     outs = bind(svd_p, as_value(x), full_matrices=bool(full_matrices), compute_uv=bool(compute_uv))
     s = outs[0]
-    chosen = slice(None)
-    if subset_by_index is not None:
-        first, end = subset_by_index
-        if not 0 <= first <= end <= s.shape[-1]:
-            raise ArgumentError(f"svd: subset_by_index must be in [0, {s.shape[-1]}], got {subset_by_index}")
-        if full_matrices and compute_uv and (first, end) != (0, s.shape[-1]):
-            raise ArgumentError(f"svd: subset_by_index={subset_by_index} selects some vectors, so full_matrices must be False")
-        chosen = slice(first, end) if (first, end) != (0, s.shape[-1]) else chosen
+    subset = (0, s.shape[-1]) if subset_by_index is None else tuple(subset_by_index)
+    if not 0 <= subset[0] <= subset[1] <= s.shape[-1]:
+        raise ArgumentError(f"svd: subset_by_index must be in [0, {s.shape[-1]}], got {subset_by_index}")
+    if subset == (0, s.shape[-1]):
+        return (outs[1], s, outs[2]) if compute_uv else s
+    chosen = slice(*subset)
     if not compute_uv:
         return s[..., chosen]
-    _, u, vt = outs
-    return u[..., chosen], s[..., chosen], vt[..., chosen, :]
+    if full_matrices:
+        raise ArgumentError(f"svd: subset_by_index={subset_by_index} selects some vectors, so full_matrices must be False")
+    return outs[1][..., chosen], s[..., chosen], outs[2][..., chosen, :]
 
 
 # eig
