@@ -167,7 +167,10 @@ def record(package: str) -> dict[str, list[Name]]:
         for name in getattr(module, "__all__", ()):
             names.setdefault(name, "?")
         for name in deprecated(module):
-            names.pop(name, None)
+            if _attribute(module, name) is module:
+                names.pop(name, None)
+            else:
+                names.setdefault(name, "?")
         surface[path] = rows = []
         for entry in sorted(names):
             value = _attribute(module, entry)
@@ -179,7 +182,7 @@ def record(package: str) -> dict[str, list[Name]]:
 
 
 def deprecated(module: ModuleType) -> set[str]:
-    """Return the names of a module that are there only to warn or raise."""
+    """Return the names of a module that warn, or raise since they are removed."""
     return set(getattr(module, "_deprecations", ()))
 
 
@@ -377,7 +380,7 @@ def accepts(value: Any, signature: str) -> bool:
     theirs, mine = _parameters(signature), _parameters(ours)
     if theirs and mine and theirs[0][0] in ("self", "cls"):
         theirs, mine = theirs[1:], mine[1:] if mine[0][1] in ("/", "") else mine
-    names = {n.lstrip("*") for n, _, _ in mine}
+    names = {n for n, kind, _ in mine if kind != "/"}
     takes_any = any(kind == "**" for _, kind, _ in mine)
     takes_all = any(kind == "*" for _, kind, _ in mine)
     for name, kind, default in theirs:

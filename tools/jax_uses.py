@@ -1,7 +1,7 @@
-"""Collect what released libraries use of JAX.
+"""Collect what libraries use of JAX.
 
-`python tools/jax_uses.py WHEEL …` reads the wheels' sources and adds what the JAX that is installed has, public or private, to two files,
-whose test holds that it is here, too:
+`python tools/jax_uses.py WHEEL …` reads the sources of wheels, of folders and of the last commits of bare Git repositories, and adds what
+the JAX that is installed has, public or private, to two files, whose test holds that it is here, too:
 
 - `tests/jax/used_names.txt`: names, each a path of modules, an attribute of the last one, and perhaps attributes of that. A name with a
   word in parentheses is a function to which that keyword is passed, and an attribute of `jax.config` an option that is updated.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import subprocess
 import sys
 import warnings
 import zipfile
@@ -67,15 +68,28 @@ OBJECTS = {
 }
 
 
-def sources(wheel: Path) -> Iterator[ast.Module]:
-    """Yield the modules of a wheel that mention JAX."""
-    with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            if name.endswith(".py") and b"jax" in (text := archive.read(name)):
-                try:
-                    yield ast.parse(text)
-                except (SyntaxError, ValueError, RecursionError):  # templates, sources of Python 2, and long generated expressions
-                    continue
+def sources(library: Path) -> Iterator[ast.Module]:
+    """Yield the modules of a library that mention JAX."""
+    for text in filter(lambda text: b"jax" in text, texts(library)):
+        try:
+            yield ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError):  # templates, sources of Python 2, and long generated expressions
+            continue
+
+
+def texts(library: Path) -> Iterator[bytes]:
+    """Yield the Python files of a wheel, a folder, or a bare Git repository."""
+    if (library / "objects").is_dir():
+        git = ["git", "-C", str(library)]
+        rows = subprocess.run([*git, "ls-tree", "-r", "HEAD"], capture_output=True, check=True).stdout.decode(errors="replace").splitlines()
+        for row in rows:
+            if row.endswith(".py"):  # a snapshot may lack files
+                yield subprocess.run([*git, "cat-file", "blob", row.split()[2]], capture_output=True, check=False).stdout
+    elif library.is_dir():
+        yield from (path.read_bytes() for path in sorted(library.rglob("*.py")))
+    else:
+        with zipfile.ZipFile(library) as archive:
+            yield from (archive.read(name) for name in archive.namelist() if name.endswith(".py"))
 
 
 def used(module: ast.Module) -> Iterator[str]:
@@ -229,7 +243,7 @@ def main(argv: Sequence[str]) -> int:
     rows = {name: sorted({*before_attributes.get(name, ()), *used_attributes[name]}) for name in OBJECTS}
     ATTRIBUTES.write_text("".join(f"{name}: {' '.join(words)}\n" for name, words in rows.items()))
     more = sum(map(len, rows.values())) - sum(map(len, before_attributes.values()))
-    print(f"{len(names)} names, {len(names - before)} more, and {more} more attributes by {len(argv)} wheels")
+    print(f"{len(names)} names, {len(names - before)} more, and {more} more attributes by {len(argv)} libraries")
     return 0
 
 

@@ -6,14 +6,15 @@ direction is that of the function along a real line, and cotangents are paired w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import as_value
-from volta_fn.dtypes import COMPLEX, INEXACT
+from volta_fn.dtypes import COMPLEX, INEXACT, float0
 from volta_fn.errors import ArgumentError, DerivativeError, GradientError
 from volta_fn.settings import current as settings
 from volta_fn.transforms.grad import jvp, vjp
@@ -87,9 +88,99 @@ def check_grads(
     chosen = {modes} if isinstance(modes, str) else set(modes)
     if not chosen or not chosen <= {"fwd", "rev"}:
         raise ArgumentError(f'check_grads: modes are "fwd", "rev" or both, got {modes!r}')
-    # Arguments and results are restricted to those with derivatives.
+    function, point, precision = _restricted(f, args, atol, rtol, eps)
+    _check(function, point, order, chosen, "f", precision)
+
+
+def check_jvp(
+    f: Callable[..., Any],
+    f_jvp: Callable[..., Any],
+    args: Sequence[Any],
+    atol: Tolerance = None,
+    rtol: Tolerance = None,
+    eps: float | None = None,
+    err_msg: str = "",
+) -> None:
+    """Check a rule of tangents against central differences.
+
+    Args:
+        f: a function of pytrees of arrays.
+        f_jvp: a function of the arguments and their tangents that returns the result and its tangent, such as
+            `functools.partial(jvp, f)`.
+        args: where to check.
+        atol, rtol, eps: as of `check_grads`.
+        err_msg: the beginning of the message of the error.
+
+    Raises as `check_grads`.
+
+    >>> import functools, volta_fn as vf
+    >>> vf.test_util.check_jvp(vf.numpy.sin, functools.partial(vf.jvp, vf.numpy.sin), (0.5,))
+    """
+    function, point, precision = _restricted(f, args, atol, rtol, eps)
+    direction = _random(point, 1)
+    with _prefixed(err_msg):
+        tangents = _named(f_jvp(tuple(args), _in_structure(direction, args))[1])
+        _compare_tangents(tangents, _differences(function, point, direction, precision.eps), "f_jvp", precision)
+
+
+def check_vjp(
+    f: Callable[..., Any],
+    f_vjp: Callable[..., Any],
+    args: Sequence[Any],
+    atol: Tolerance = None,
+    rtol: Tolerance = None,
+    eps: float | None = None,
+    err_msg: str = "",
+) -> None:
+    """Check a rule of cotangents against central differences.
+
+    Args:
+        f: a function of pytrees of arrays.
+        f_vjp: a function of the arguments that returns the result and the function from its cotangent to those of the arguments, such as
+            `functools.partial(vjp, f)`.
+        args: where to check.
+        atol, rtol, eps: as of `check_grads`.
+        err_msg: the beginning of the message of the error.
+
+    Raises as `check_grads`.
+
+    >>> import functools, volta_fn as vf
+    >>> vf.test_util.check_vjp(vf.numpy.sin, functools.partial(vf.vjp, vf.numpy.sin), (0.5,))
+    """
+    function, point, precision = _restricted(f, args, atol, rtol, eps)
+    direction, cotangents = _random(point, 1), _random(_host(function(point)), -1)
+    with _prefixed(err_msg):
+        result, pull = f_vjp(*args)
+        pulled = _named(pull(_in_structure(cotangents, result)))
+        _compare_cotangents({name: pulled[name] for name in point}, function, point, direction, cotangents, "f_vjp", precision)
+
+
+def _named(values: Any) -> Arrays:
+    """Return the leaves of a tree as NumPy arrays by their paths."""
+    return {tree.keystr(path): np.asarray(as_value(leaf)) for path, leaf in tree.leaves_with_path(values)}
+
+
+def _in_structure(values: Arrays, like: Any) -> Any:
+    """Return named arrays in the structure of a tree, zeros for its integers."""
+    like = tuple(like) if isinstance(like, list) else like
+    leaves = [values[name] if name in values else np.zeros(x.shape, float0) for name, x in _named(like).items()]
+    return tree.unflatten(tree.structure(like), leaves)
+
+
+@contextlib.contextmanager
+def _prefixed(message: str) -> Iterator[None]:
+    try:
+        yield
+    except DerivativeError as error:
+        raise DerivativeError(f"{message}: {error}") if message else error from None
+
+
+def _restricted(
+    f: Callable[..., Any], args: Sequence[Any], atol: Tolerance, rtol: Tolerance, eps: float | None
+) -> tuple[Function, Arrays, Precision]:
+    """Return a function of the arrays with derivatives, those, and the precision."""
     structure = tree.structure(tuple(args))
-    leaves = {tree.keystr(path): np.asarray(as_value(leaf)) for path, leaf in tree.leaves_with_path(tuple(args))}
+    leaves = _named(tuple(args))
     point = {name: values for name, values in leaves.items() if values.dtype in INEXACT}
 
     def function(chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,8 +196,7 @@ def check_grads(
     names = {values.dtype.name for values in [*point.values(), *_host(function(point)).values()]}
     least = next(name for name in _PRECISIONS if name in names)
     options = {"atol": _of_dtype(atol, least), "rtol": _of_dtype(rtol, least), "eps": eps}
-    precision = _PRECISIONS[least]._replace(**{name: value for name, value in options.items() if value is not None})
-    _check(function, point, order, chosen, "f", precision)
+    return function, point, _PRECISIONS[least]._replace(**{name: value for name, value in options.items() if value is not None})
 
 
 def _of_dtype(tolerance: Tolerance, name: str) -> float | None:
@@ -135,7 +225,11 @@ def _check(function: Function, point: Arrays, order: int, modes: set[str], label
 def _check_forward(function: Function, point: Arrays, direction: Arrays, label: str, precision: Precision) -> None:
     """Compare each result's tangent with its finite difference, element by element."""
     tangents = _host(jvp(function, (point,), (direction,))[1])
-    for name, expected in _differences(function, point, direction, precision.eps).items():
+    _compare_tangents(tangents, _differences(function, point, direction, precision.eps), label, precision)
+
+
+def _compare_tangents(tangents: Arrays, differences: Arrays, label: str, precision: Precision) -> None:
+    for name, expected in differences.items():
         tangent = _wide(tangents[name])
         wrong = ~_agree(tangent, expected, precision.atol + precision.rtol * np.abs(expected))
         if wrong.any():
@@ -147,6 +241,12 @@ def _check_forward(function: Function, point: Arrays, direction: Arrays, label: 
 def _check_reverse(function: Function, point: Arrays, direction: Arrays, cotangents: Arrays, label: str, precision: Precision) -> None:
     """Compare cotangents with differences of results, paired with given cotangents."""
     pulled = _host(vjp(function, point)[1](cotangents)[0])
+    _compare_cotangents(pulled, function, point, direction, cotangents, label, precision)
+
+
+def _compare_cotangents(
+    pulled: Arrays, function: Function, point: Arrays, direction: Arrays, cotangents: Arrays, label: str, precision: Precision
+) -> None:
     for name, values in pulled.items():
         alone = {other: t if other == name else np.zeros_like(t) for other, t in direction.items()}
         tangents = _differences(function, point, alone, precision.eps)

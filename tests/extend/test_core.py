@@ -56,8 +56,7 @@ class Logging(core.Trace):
         self.names.append(primitive.name)
         values = [t.value if isinstance(t, Traced) and t._trace is self else t for t in tracers]
         with core.set_current_trace(self.outer):
-            functions_of_params, rest = primitive.get_bind_params(params)
-            result = primitive.bind(*functions_of_params, *values, **rest)
+            result = primitive.bind(*values, **primitive.get_bind_params(params))
         return [Traced(self, r) for r in result] if primitive.multiple_results else Traced(self, result)
 
 
@@ -129,7 +128,7 @@ def test_evaluation_and_rebuilding_of_programs() -> None:
     closed = vf.make_jaxpr(lambda x, y: (x * y, x + jnp.arange(3.0)))(1.0, 2.0)
     first, second = core.eval_jaxpr(closed.jaxpr, closed.literals, 3.0, 4.0)
     assert float(first) == 12 and second.tolist() == core.jaxpr_as_fun(closed)(3.0, 4.0)[1].tolist() == [3, 4, 5]
-    outs = [eqn.primitive.bind(*eqn.primitive.get_bind_params(eqn.params)[0], 2.0, 5.0, **eqn.params) for eqn in closed.eqns[:1]]
+    outs = [eqn.primitive.bind(2.0, 5.0, **eqn.primitive.get_bind_params(eqn.params)) for eqn in closed.eqns[:1]]
     assert float(outs[0]) == 10
     pruned, used = pe.dce_jaxpr(closed.jaxpr, [False, True])
     assert used == [True, False] and len(pruned.eqns) < len(closed.eqns)

@@ -144,6 +144,7 @@ def test_what_is_missing_or_differs_is_told() -> None:
         ("(x, y)", lambda x, y: 0, True),
         ("(x, y)", lambda y, x: 0, False),
         ("(x, /)", lambda a: 0, True),
+        ("(x)", lambda x, /: 0, False),
         ("(x, y=1)", lambda x, y=1, z=2: 0, True),
         ("(x, y=1)", lambda x, y=2: 0, False),
         ("(x, y=1)", lambda x, *, y=1: 0, False),

@@ -11,20 +11,24 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from volta_fn import dtypes, lax, tree
+from volta_fn import dtypes, lax, sharding, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.arrays.array import Array, as_value, aval_of
 from volta_fn.core.arrays.memory import constrained
-from volta_fn.core.aval import ShapedArray
+from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import found_devices, process_count, process_index
 from volta_fn.core.devices.sharding import Mesh, get_mesh
+from volta_fn.core.primitive import Zero
 from volta_fn.core.staging import function_name
 from volta_fn.core.staging import wraps as functools_wraps
 from volta_fn.core.trace import Trace, current_trace, set_trace
 from volta_fn.errors import GradientError, ShapeError
 from volta_fn.extend.core import Effect
+from volta_fn.extend.functions import wrap_init
 from volta_fn.extend.interpreters import apply_primitive as apply_primitive
+from volta_fn.extend.interpreters import trace_to_jaxpr_dynamic
 from volta_fn.extend.stablehlo import compare
+from volta_fn.jit.function import jit
 from volta_fn.numpy.arguments import promote, promote_inexact
 from volta_fn.numpy.ufuncs import core_sizes
 from volta_fn.primitives.array_operations.ref_views import Slice
@@ -370,9 +374,22 @@ class EffectTypes(set[type]):
         """Add a type."""
         self.add(effect_type)
 
+    def contains(self, eff: Any) -> bool:
+        """Return True if an effect is of one of the types."""
+        return isinstance(eff, tuple(self))
+
+    def filter_in(self, effects: Iterable[Any]) -> list[Any]:
+        """Return the effects that are of one of the types."""
+        return list(filter(self.contains, effects))
+
+    def filter_not_in(self, effects: Iterable[Any]) -> list[Any]:
+        """Return the effects that are of none of the types."""
+        return [eff for eff in effects if not self.contains(eff)]
+
 
 control_flow_allowed_effects, custom_derivatives_allowed_effects = EffectTypes(), EffectTypes()
 lowerable_effects, remat_allowed_effects = EffectTypes(), EffectTypes()
+ordered_effects, shardable_ordered_effects = EffectTypes(), EffectTypes()
 
 
 @dataclass(frozen=True)
@@ -384,6 +401,41 @@ class GenericEffect(Effect):
 
 #: Paths that libraries leave out of JAX's tracebacks; here `source.register_exclusion` has that effect.
 _exclude_paths: list[str] = []
+
+
+def _sds_aval_mapping(x: ShapeDtypeStruct) -> ShapedArray:
+    """Return the type of arrays of a shape and dtype."""
+    return ShapedArray(x.shape, x.dtype, x.weak_type)
+
+
+def p2tz(primal_value: Any) -> Zero:
+    """Return the zero tangent of a value."""
+    return Zero.from_primal_value(as_value(primal_value))
+
+
+def abstract_eval_fun(fun: Callable[..., Any], *avals: ShapedArray, debug_info: Any = None, **params: Any) -> list[ShapedArray]:
+    """Return the types of a function's results by those of its arguments."""
+    return trace_to_jaxpr_dynamic(wrap_init(fun, params, debug_info=debug_info), avals)[1]
+
+
+class _RuntimeTokens:
+    """The tokens of effects in order, of which there are none."""
+
+    def clear(self) -> None:
+        """Do nothing."""
+
+    def block_until_ready(self) -> None:
+        """Do nothing: there are no effects to wait for."""
+
+
+#: Primitives to whose lowering rules JAX gives the devices, to which libraries add theirs.
+prim_requires_devices_during_lowering: set[Any] = set()
+runtime_tokens = _RuntimeTokens()
+
+
+def shard_map(f: Callable[..., Any], mesh: Any, in_specs: Any, out_specs: Any, check_rep: bool = True) -> Callable[..., Any]:
+    """Map a function over shards, as `jax.experimental.shard_map` did."""
+    return sharding.shard_map(f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=check_rep)
 
 
 def full_lower(val: Any) -> Any:
@@ -657,3 +709,9 @@ def cache(max_size: int | None = 4096, **options: Any) -> Callable[[Callable[...
 
 
 memoize = cache(max_size=None)
+
+
+@memoize
+def xla_primitive_callable(prim: Any, **params: Any) -> Callable[..., Any]:
+    """Return the compiled function of a primitive and its parameters."""
+    return jit(functools.partial(prim.bind, **params))

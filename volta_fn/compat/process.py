@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn import distributed
 from volta_fn.core.arrays.array import Array, ConcreteArray
 from volta_fn.core.aval import MemorySpace
 from volta_fn.core.devices.device import (
@@ -159,6 +160,28 @@ _ATTRIBUTES: dict[str, Any] = {
 }
 for _name, _value in _ATTRIBUTES.items():
     setattr(Device, _name, _value)
+
+
+def initialize(
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    local_device_ids: Any = None,
+    cluster_detection_method: str | None = None,
+    initialization_timeout: int = 300,
+    heartbeat_timeout_seconds: int = 100,
+    shutdown_timeout_seconds: int = 300,
+    coordinator_bind_address: str | None = None,
+    slice_index: int | None = None,
+    partition_index: int | None = None,
+    *,
+    timeout: float | None = None,
+) -> None:
+    """Call `volta_fn.distributed.initialize`; JAX's other arguments have no effect.
+
+    MPI has started the processes, so that none waits here for others: `timeout` is that of collectives.
+    """
+    distributed.initialize(coordinator_address, num_processes, process_id, timeout=timeout)
 
 
 def clear_backends() -> None:

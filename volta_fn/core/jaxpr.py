@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Container, Mapping, Sequence
+from itertools import compress
 from operator import is_
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from volta_fn.core.arrays.array import Array, ConcreteArray
 from volta_fn.core.aval import ShapedArray
@@ -100,8 +101,14 @@ class Equation:
         outvars: list[Var] | None = None,
         params: dict[str, Any] | None = None,
         primitive: Primitive | None = None,
+        effects: Any = None,
+        source_info: Any = None,
+        ctx: Any = None,
     ) -> Equation:
-        """Return this equation with some fields changed."""
+        """Return this equation with some fields changed.
+
+        JAX's `effects`, `source_info` and `ctx` are accepted: the primitive and the position tell them.
+        """
         return Equation(
             primitive or self.primitive,
             self.invars if invars is None else invars,
@@ -112,6 +119,69 @@ class Equation:
 
     def __repr__(self) -> str:
         return f"{self.outvars} = {self.primitive}{self.params} {self.invars}"
+
+
+class DebugInfo(NamedTuple):
+    """The transform, the name and the argument names of a function, for messages.
+
+    >>> DebugInfo("jit", "f at a.py:3", ("x",)).func_lineno
+    3
+    """
+
+    traced_for: str
+    func_src_info: str
+    arg_names: tuple[str, ...] | None = None
+    result_paths: Any = None
+
+    @property
+    def func_name(self) -> str:
+        """The name of the function."""
+        return self.func_src_info.partition(" at ")[0]
+
+    @property
+    def func_filename(self) -> str | None:
+        """The file of the function, None if it is unknown."""
+        return self.func_src_info.partition(" at ")[2].rpartition(":")[0] or None
+
+    @property
+    def func_lineno(self) -> int | None:
+        """The line of the function, None if it is unknown."""
+        line = self.func_src_info.rpartition(":")[2]
+        return int(line) if line.isdecimal() else None
+
+    def replace_func_name(self, name: str) -> DebugInfo:
+        """Return the description with another name of the function."""
+        _, at, place = self.func_src_info.partition(" at ")
+        return self._replace(func_src_info=f"{name}{at}{place}")
+
+    def with_unknown_names(self) -> DebugInfo:
+        """Return the description without names of arguments and results."""
+        return self._replace(arg_names=None, result_paths=None)
+
+    def resolve_result_paths(self) -> DebugInfo:
+        """Return the description with the names of results, where a function gives them."""
+        return self._replace(result_paths=self.result_paths()) if callable(self.result_paths) else self
+
+    def set_result_paths(self, ans: Any) -> DebugInfo:
+        """Return the description, which the result of the function does not change."""
+        return self
+
+    def safe_arg_names(self, expected_count: int) -> tuple[str, ...]:
+        """Return the names of so many arguments, empty ones if they are unknown."""
+        return self.arg_names if self.arg_names is not None and len(self.arg_names) == expected_count else ("",) * expected_count
+
+    def safe_result_paths(self, expected_count: int) -> tuple[str, ...]:
+        """Return the names of so many results, empty ones if they are unknown."""
+        paths = self.resolve_result_paths().result_paths
+        return paths if paths is not None and len(paths) == expected_count else ("",) * expected_count
+
+    def filter_arg_names(self, keep: Sequence[bool]) -> tuple[str, ...] | None:
+        """Return the names of the arguments where `keep` is True."""
+        return tuple(compress(self.safe_arg_names(len(keep)), keep))
+
+    def filter_result_paths(self, keep: Sequence[bool]) -> tuple[str, ...] | None:
+        """Return the names of the results where `keep` is True."""
+        return tuple(compress(self.safe_result_paths(len(keep)), keep))
 
 
 class Jaxpr:
@@ -130,6 +200,7 @@ class Jaxpr:
         eqns: list[Equation],
         effects: Any = None,
         debug_info: Any = None,
+        is_high: bool = False,
     ) -> None:
         self.constvars = constvars
         self.invars = invars
@@ -147,6 +218,11 @@ class Jaxpr:
         return [v.aval for v in self.outvars]
 
     @property
+    def debug_info(self) -> DebugInfo:
+        """What JAX tells of the function that was traced, which is unknown here."""
+        return DebugInfo("unknown", "unknown")
+
+    @property
     def effects(self) -> frozenset[str]:
         """The primitives that must run even if their results are unused."""
         return frozenset([str(e.primitive) for e in self.eqns if has_effects(e)])
@@ -158,8 +234,14 @@ class Jaxpr:
         invars: Sequence[Var] | None = None,
         outvars: Sequence[Atom] | None = None,
         eqns: Sequence[Equation] | None = None,
+        effects: Any = None,
+        debug_info: Any = None,
+        is_high: bool = False,
     ) -> Jaxpr:
-        """Return the program with some fields changed."""
+        """Return the program with some fields changed.
+
+        `effects`, `debug_info` and `is_high` are accepted: a program's equations tell its effects.
+        """
         return Jaxpr(
             self.constvars if constvars is None else [*constvars],
             self.invars if invars is None else [*invars],
@@ -198,6 +280,15 @@ class ClosedJaxpr:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ClosedJaxpr, (self.jaxpr, self.consts)
+
+    @property
+    def debug_info(self) -> DebugInfo:
+        """What JAX tells of the function that was traced, which is unknown here."""
+        return self.jaxpr.debug_info
+
+    def map_jaxpr(self, f: Callable[[Jaxpr], Jaxpr]) -> ClosedJaxpr:
+        """Return the program with the open one that a function makes of it."""
+        return self.replace(jaxpr=f(self.jaxpr))
 
     def replace(self, *, jaxpr: Jaxpr | None = None, consts: Sequence[Array] | None = None, **fields: Any) -> ClosedJaxpr:
         """Return the program with another jaxpr, constants or `fields` of the jaxpr."""
@@ -455,7 +546,7 @@ def interpret_jaxpr(
 # The executable specification of jaxprs, which every transform and pass obeys.
 
 
-def check_jaxpr(program: ClosedJaxpr | Jaxpr) -> None:
+def check_jaxpr(jaxpr: ClosedJaxpr | Jaxpr) -> None:
     """Raise `JaxprError` unless the program is well formed.
 
     Every variable is bound once, before its uses; every equation's results have the types that the primitive's abstract rule derives from
@@ -464,7 +555,7 @@ def check_jaxpr(program: ClosedJaxpr | Jaxpr) -> None:
     >>> import volta_fn as vf
     >>> check_jaxpr(vf.make_jaxpr(vf.lax.sin)(1.0))
     """
-    pending: list[ClosedJaxpr | Jaxpr] = [program]
+    pending: list[ClosedJaxpr | Jaxpr] = [jaxpr]
     while pending:
         current = pending.pop()
         if isinstance(current, ClosedJaxpr):

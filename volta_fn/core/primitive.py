@@ -232,9 +232,9 @@ class Primitive:
         def bind_with_trace(self, trace: Any, args: Any, avals: Any, params: dict[str, Any], /) -> Any:
             """Apply the primitive under a trace (`core/trace.py`)."""
 
-    def get_bind_params(self, params: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return functions and parameters for `bind`, as interpreters of jaxprs ask."""
-        return [], params
+    def get_bind_params(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters for `bind`, as interpreters of jaxprs ask."""
+        return params
 
     def result_avals(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Any:
         """Return what `abstract` does, cached: tracing repeats the same questions."""
@@ -336,9 +336,9 @@ class Zero(Typed):
         self.aval = aval
 
     @classmethod
-    def from_primal_value(cls, value: Any) -> Zero:
+    def from_primal_value(cls, val: Any) -> Zero:
         """Return the zero tangent of a value."""
-        return cls(value.aval.tangent_aval())
+        return cls(val.aval.tangent_aval())
 
     def __repr__(self) -> str:
         return f"Zero({self.aval!r})"

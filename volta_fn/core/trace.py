@@ -283,9 +283,9 @@ def check_alive(value: Array) -> None:
         raise_leaked(value)
 
 
-def is_concrete(value: Any) -> bool:
-    """Return True if `value` has numbers now."""
-    return type(value) is ConcreteArray or not isinstance(value, Tracer)
+def is_concrete(x: Any) -> bool:
+    """Return True if `x` has numbers now."""
+    return type(x) is ConcreteArray or not isinstance(x, Tracer)
 
 
 def concrete_or_raise(value: Any, use: str, remedy: str = "", error: type[ConcretizationError] = ConcretizationError) -> Any:

@@ -21,6 +21,7 @@ from volta_fn import numpy as vnp
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array
 from volta_fn.errors import ShapeError, TreeError
+from volta_fn.tree import leaves as leaves_of
 
 Schedule = Callable[[Any], Any]
 
@@ -264,9 +265,9 @@ def make_schedule(scalar_or_schedule: Any) -> Schedule:
     return constant(scalar_or_schedule)
 
 
-def l2_norm(tree_of_arrays: Any) -> Array:
+def l2_norm(tree: Any) -> Array:
     """Return the Euclidean norm of all elements of a pytree."""
-    return vnp.sqrt(sum(vnp.vdot(x, x) for x in tree.leaves(tree_of_arrays)))
+    return vnp.sqrt(sum(vnp.vdot(x, x) for x in leaves_of(tree)))
 
 
 def clip_grads(grad_tree: Any, max_norm: Any) -> Any:

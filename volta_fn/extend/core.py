@@ -111,11 +111,11 @@ class Primitive(core.Primitive, metaclass=_OfAnyKind):
         self.abstract = lambda *avals, **params: self._as_types(abstract_eval(*avals, **params))
         return abstract_eval
 
-    def def_effectful_abstract_eval(self, abstract_eval: Rule) -> Rule:
+    def def_effectful_abstract_eval(self, effectful_abstract_eval: Rule) -> Rule:
         """Set a rule that also returns effects; such a primitive always runs."""
         self.effectful = True
-        self.abstract = lambda *avals, **params: self._as_types(abstract_eval(*avals, **params)[0])
-        return abstract_eval
+        self.abstract = lambda *avals, **params: self._as_types(effectful_abstract_eval(*avals, **params)[0])
+        return effectful_abstract_eval
 
     def result_avals(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Any:
         """Return the types of results; parameters may be of any kind, so none are kept."""
@@ -324,9 +324,9 @@ def concrete_or_error(force: Callable[[Any], Any] | None, val: Any, context: str
     return val if force is None else force(val)
 
 
-def is_constant_dim(size: Any) -> bool:
+def is_constant_dim(d: Any) -> bool:
     """Return True if a dimension is a number, and not symbolic."""
-    return not is_symbolic_dim(size)
+    return not is_symbolic_dim(d)
 
 
 def call_impl(function: Any, *args: Any, **params: Any) -> Any:
@@ -342,7 +342,7 @@ def get_opaque_trace_state(convention: str | None = None) -> Any:
     return current_trace()
 
 
-def find_top_trace(args: Sequence[Any] = ()) -> Trace:
+def find_top_trace(_: Sequence[Any] = ()) -> Trace:
     """Return the current trace."""
     return current_trace()
 

@@ -30,15 +30,17 @@ def supports_inf(dtype: Any) -> bool:
     return bool(np.isinf(np.asarray(np.inf, dtypes.as_dtype(dtype)).astype(np.float32)))
 
 
-def result_type(*arrays_and_dtypes: Any) -> Any:
+def result_type(*arrays_and_dtypes: Any, return_weak_type_flag: bool = False) -> Any:
     """Return the dtype that arrays, dtypes and numbers combine to.
 
-    Keys combine with keys of their type alone.
+    Keys combine with keys of their type alone. With `return_weak_type_flag` the result is that dtype, and if it gives way to others.
 
     >>> import volta_fn as vf
     >>> result_type(vf.random.key(0)), result_type("int8", 1.0)
     (key<fry>, dtype('float32'))
     """
+    if return_weak_type_flag:
+        return result_type(*arrays_and_dtypes), all(dtypes.dtype_and_weak_type(x)[1] for x in arrays_and_dtypes)
     operand_dtypes = [getattr(x, "dtype", x) for x in arrays_and_dtypes]
     if not any(isinstance(dtype, KeyType) for dtype in operand_dtypes):
         return dtypes.result_type(*arrays_and_dtypes)
@@ -47,22 +49,22 @@ def result_type(*arrays_and_dtypes: Any) -> Any:
     return operand_dtypes[0]
 
 
-def issubdtype(arg1: Any, arg2: Any) -> bool:
-    """Return True if a dtype is, or is of the kind, `arg2`.
+def issubdtype(a: Any, b: Any) -> bool:
+    """Return True if a dtype is, or is of the kind, `b`.
 
     >>> import jax.numpy as jnp, volta_fn as vf
     >>> issubdtype(vf.random.key(0).dtype, prng_key), issubdtype("float32", np.floating)
     (True, True)
     """
-    if isinstance(arg1, type) and issubclass(arg1, extended):
-        return isinstance(arg2, type) and issubclass(arg1, arg2)
-    if isinstance(arg1, KeyType):
-        return arg2 in (extended, prng_key, np.generic) or arg1 == arg2
-    if isinstance(arg2, KeyType) or (isinstance(arg2, type) and issubclass(arg2, extended)):
+    if isinstance(a, type) and issubclass(a, extended):
+        return isinstance(b, type) and issubclass(a, b)
+    if isinstance(a, KeyType):
+        return b in (extended, prng_key, np.generic) or a == b
+    if isinstance(b, KeyType) or (isinstance(b, type) and issubclass(b, extended)):
         return False
-    if isinstance(arg1, type) and arg1 in _KINDS:
-        return isinstance(arg2, type) and issubclass(arg1, arg2)
-    return dtypes.issubdtype(arg1, arg2)
+    if isinstance(a, type) and a in _KINDS:
+        return isinstance(b, type) and issubclass(a, b)
+    return dtypes.issubdtype(a, b)
 
 
 #: NumPy's kinds, which are no dtypes.

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, aval_of
+from volta_fn.core.jaxpr import DebugInfo as DebugInfo
 from volta_fn.core.staging import function_name
 from volta_fn.errors import ArgumentError, TreeError
 from volta_fn.lazy_imports import deferred
@@ -143,15 +144,6 @@ def cache(call: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 shaped_abstractify = aval_of
 
 
-class DebugInfo(NamedTuple):
-    """The transform, the name and the argument names of a function, for messages."""
-
-    traced_for: str
-    func_src_info: str
-    arg_names: tuple[str, ...]
-    result_paths: Any = None
-
-
 def debug_info(traced_for: str, fun: Callable[..., Any], args: Any = (), kwargs: Any = None, **options: Any) -> DebugInfo:
     """Return the description of a function for messages."""
     return DebugInfo(traced_for, function_name(fun), tuple(parameter_names(fun)))
@@ -237,9 +229,13 @@ def prefix_errors(prefix_tree: Any, full_tree: Any, is_leaf: Callable[[Any], boo
     return []
 
 
-def donation_vector(donate_argnums: Sequence[int], donate_argnames: Sequence[str], in_tree: Any) -> tuple[bool, ...]:
-    """Return for each leaf of `(args, kwargs)` whether its argument is donated."""
-    args, kwargs = tree.unflatten(in_tree, list(range(in_tree.num_leaves)))
+def donation_vector(donate_argnums: Sequence[int], donate_argnames: Sequence[str], in_tree: Any, kws: bool = True) -> tuple[bool, ...]:
+    """Return for each leaf of `(args, kwargs)` whether its argument is donated.
+
+    Without `kws` the leaves are those of `args`.
+    """
+    arguments = tree.unflatten(in_tree, list(range(in_tree.num_leaves)))
+    args, kwargs = arguments if kws else (arguments, {})
     by_position = [i in donate_argnums for i, arg in enumerate(args) for _ in tree.leaves(arg)]
     return (*by_position, *[name in donate_argnames for name in sorted(kwargs) for _ in tree.leaves(kwargs[name])])
 
@@ -447,7 +443,7 @@ def is_tree_node(typ: type) -> bool:
     return typ in REGISTERED
 
 
-def flatten_one_level(node: Any) -> tuple[list[Any], Any]:
+def flatten_one_level(tree: Any) -> tuple[list[Any], Any]:
     """Return a container's children and what else distinguishes it, as in JAX.
 
     That is: the keys of a dictionary, the class of a namedtuple, or the auxiliary data of a registered class.
@@ -456,19 +452,19 @@ def flatten_one_level(node: Any) -> tuple[list[Any], Any]:
     >>> flatten_one_level({"b": 1, "a": [1, 2]})
     ([[1, 2], 1], ('a', 'b'))
     """
-    children, treedef = flatten(node, is_leaf=lambda inner: inner is not node)
-    if _is_key(node) or treedef == _LEAF:
-        raise TreeError(f"flatten_one_level: {node!r:.80} of type {type(node).__name__} is a leaf")
-    data: Any = optree.tree_flatten_one_level(node, namespace=NAMESPACE)[1]
-    if isinstance(node, collections.defaultdict):
+    children, treedef = flatten(tree, is_leaf=lambda inner: inner is not tree)
+    if _is_key(tree) or treedef == _LEAF:
+        raise TreeError(f"flatten_one_level: {tree!r:.80} of type {type(tree).__name__} is a leaf")
+    data: Any = optree.tree_flatten_one_level(tree, namespace=NAMESPACE)[1]
+    if isinstance(tree, collections.defaultdict):
         return children, (data[0], tuple(data[1]))
-    return children, tuple(data) if type(node) in (dict, collections.OrderedDict) else data
+    return children, tuple(data) if type(tree) in (dict, collections.OrderedDict) else data
 
 
-def flatten_one_level_with_keys(node: Any) -> tuple[list[tuple[Any, Any]], Any]:
+def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
     """Return children with keys, and what else `flatten_one_level` returns."""
-    _, data = flatten_one_level(node)
-    pairs = leaves_with_path(node, is_leaf=lambda inner: inner is not node)
+    _, data = flatten_one_level(tree)
+    pairs = leaves_with_path(tree, is_leaf=lambda inner: inner is not tree)
     return [(path[0], child) for path, child in pairs], data
 
 

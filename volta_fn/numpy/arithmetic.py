@@ -202,7 +202,7 @@ def is_infinite(x: Array) -> Array:
 
 
 @fused
-def fmax(x1: Any, x2: Any, /) -> Array:
+def fmax(x1: Any, x2: Any) -> Array:
     """Return the larger element; where one of the two is NaN, the other."""
     a, b = promote("fmax", x1, x2)
     first = lexicographic(lax.gt)(a, b) if is_complex(a) else lax.gt(a, b)
@@ -210,7 +210,7 @@ def fmax(x1: Any, x2: Any, /) -> Array:
 
 
 @fused
-def fmin(x1: Any, x2: Any, /) -> Array:
+def fmin(x1: Any, x2: Any) -> Array:
     """Return the smaller element; where one of the two is NaN, the other."""
     a, b = promote("fmin", x1, x2)
     first = lexicographic(lax.lt)(a, b) if is_complex(a) else lax.lt(a, b)
@@ -292,7 +292,7 @@ def ceil(x: Any, /) -> Array:
 
 
 @fused
-def trunc(x: Any, /) -> Array:
+def trunc(x: Any) -> Array:
     """Round x toward zero to an integer, in x's dtype."""
     return _to_integer("trunc", x, lambda v: lax.select(lax.lt(v, 0.0), lax.ceil(v), lax.floor(v)))
 
@@ -667,7 +667,7 @@ def _reals(function: str, *values: Any) -> list[Array]:
     return arrays
 
 
-def i0(x: Any, /) -> Array:
+def i0(x: Any) -> Array:
     """Return the modified Bessel function of the first kind and order 0 of reals.
 
     >>> jnp.i0(jnp.array([0.0, 1.0]))

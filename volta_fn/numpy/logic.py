@@ -74,7 +74,7 @@ def bitwise_count(x: Any, /) -> Array:
 
 
 @fused
-def gcd(x1: Any, x2: Any, /) -> Array:
+def gcd(x1: Any, x2: Any) -> Array:
     """Return the greatest common divisor of integers, by Euclid's algorithm.
 
     >>> jnp.gcd(jnp.array([12, -18, 0]), 8)
@@ -98,7 +98,7 @@ def gcd(x1: Any, x2: Any, /) -> Array:
 
 
 @fused
-def lcm(x1: Any, x2: Any, /) -> Array:
+def lcm(x1: Any, x2: Any) -> Array:
     """Return the least common multiple of integers; 0 if either is 0.
 
     >>> jnp.lcm(4, 6)
@@ -274,14 +274,14 @@ def _is_signed_infinity(function: str, x: Any, infinity: float) -> Array:
 
 
 @fused
-def isreal(x: Any, /) -> Array:
+def isreal(x: Any) -> Array:
     """Return True where elements have no imaginary part."""
     imaginary = imag(operand("isreal", "x", x))
     return lax.eq(imaginary, full_like_scalar(imaginary, 0))
 
 
 @fused
-def iscomplex(x: Any, /) -> Array:
+def iscomplex(x: Any) -> Array:
     """Return True where elements have an imaginary part."""
     return lax.bitwise_not(isreal(x))
 

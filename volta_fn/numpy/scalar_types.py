@@ -205,7 +205,7 @@ class finfo:  # NumPy's name
 
     __slots__ = ("_info",)
 
-    def __init__(self, dtype: Any, /) -> None:
+    def __init__(self, dtype: Any) -> None:
         self._info = dtypes.finfo(_dtype_of(dtype))
 
     def __getattr__(self, name: str) -> Any:

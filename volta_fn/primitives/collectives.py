@@ -442,11 +442,11 @@ all_gather_p: Primitive = Primitive(
 )
 
 
-def all_gather(x: Any, axis_name: Any, *, axis_index_groups: Any = None, axis: int = 0, tiled: bool = False) -> Any:
+def all_gather(x: Any, axis_name: Any, *, axis_index_groups: Any = None, axis: int = 0, tiled: bool = False, to: str = "varying") -> Any:
     """Stack the values of `x`, a pytree, of all positions of a named axis.
 
     They are stacked along a new dimension `axis`, or joined along it if `tiled`. With `axis_index_groups`, lists of positions of one size,
-    each gets those of its group.
+    each gets those of its group. `to` says how JAX checks the result's type, and has no effect.
 
     >>> import volta_fn as vf
     >>> vf.vmap(lambda x: vf.lax.all_gather(x, "i").sum() - x, axis_name="i")(vf.numpy.array([1.0, 2.0]))

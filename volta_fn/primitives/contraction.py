@@ -474,7 +474,6 @@ def ragged_dot(
     precision: Any = None,
     preferred_element_type: Any = None,
     group_offset: Any = None,
-    *,
     out_sharding: Any = None,
 ) -> Array:
     """Multiply groups of consecutive rows, each by a matrix of its own.
@@ -504,7 +503,6 @@ def ragged_dot_general(
     precision: Any = None,
     preferred_element_type: Any = None,
     group_offset: Any = None,
-    *,
     out_sharding: Any = None,
 ) -> Array:
     """Contract pairs of axes, where an axis of `lhs` falls into groups.

@@ -546,7 +546,7 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Cal
             return current_trace().process(primitive, (x, y), {})
         return promote_and_bind(x, y)
 
-    def unary(x: Any, /) -> Array:
+    def unary(x: Any) -> Array:
         if type(x) is ConcreteArray and current_trace() is EVAL:
             run = eager.get((x._spec,))
             if run is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -67,9 +67,36 @@ class PlacedAval(ShapedArray):
 
 @dataclass(frozen=True)
 class ManualAxisType:
-    """The axes of a mesh along which a value varies."""
+    """The axes of a mesh along which a value varies, or is to be summed.
 
-    varying: frozenset[Any]
+    Values are summed where they are computed, so that no value has axes of the latter kinds.
+    """
+
+    varying: frozenset[Any] = frozenset()
+    unreduced: frozenset[Any] = frozenset()
+    reduced: frozenset[Any] = frozenset()
+
+    @property
+    def empty(self) -> bool:
+        """True if there are no axes."""
+        return not self.varying | self.unreduced | self.reduced
+
+    @property
+    def vur(self) -> frozenset[Any]:
+        """All axes."""
+        return self.varying | self.unreduced | self.reduced
+
+    def invarying(self, mesh: Any) -> frozenset[Any]:
+        """Return the other axes of a mesh over which a program is mapped."""
+        return frozenset(mesh.manual_axes) - self.vur
+
+    def update(self, **axes: Any) -> ManualAxisType:
+        """Return the type with other axes."""
+        return replace(self, **axes)
+
+    def to_ct_mat(self) -> ManualAxisType:
+        """Return the type of a cotangent, whose summed axes are to be summed."""
+        return self.update(unreduced=self.reduced, reduced=self.unreduced)
 
 
 def _listed(names: Sequence[Any]) -> str:

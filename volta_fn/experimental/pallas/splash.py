@@ -201,10 +201,10 @@ def _show_all(rows: Any, columns: Any) -> bool:
 class FullMask(ComputableMask):
     """A mask that shows all keys."""
 
-    def __init__(self, shape: tuple[int, int]) -> None:
-        if not isinstance(shape, tuple):
-            raise ArgumentError(f"Unsupported shape type: {type(shape)}")
-        super().__init__(shape, _show_all)
+    def __init__(self, _shape: tuple[int, int]) -> None:
+        if not isinstance(_shape, tuple):
+            raise ArgumentError(f"Unsupported shape type: {type(_shape)}")
+        super().__init__(_shape, _show_all)
 
 
 class CausalMask(ComputableMask):

@@ -176,22 +176,40 @@ class SvdAlgorithm(enum.Enum):
 svd_p = Primitive("svd", _svd_abstract, multiple_results=True, jvp=_svd_jvp, batch=batch_in_front())
 
 
-def svd(x: Any, *, full_matrices: bool = True, compute_uv: bool = True, algorithm: Any = None) -> Any:
+def svd(
+    x: Any,
+    *,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    subset_by_index: tuple[int, int] | None = None,
+    algorithm: Any = None,
+) -> Any:
     """Return the singular value decomposition (U, s, Vᴴ) with U diag(s) Vᴴ = x.
 
     The matrices are (*batch, m, n); it is only s if not `compute_uv`. The singular values s descend. U and V are square if `full_matrices`,
     else they have min(m, n) columns. NaN where LAPACK does not converge. Differentiable unless U or V have columns that x does not
-    determine. Each target has one algorithm, whatever `algorithm`, an `SvdAlgorithm` or None, says.
+    determine. Each target has one algorithm, whatever `algorithm`, an `SvdAlgorithm` or None, says. `subset_by_index` selects the singular
+    values, and their vectors, from one index up to another; then `full_matrices` must be False, unless it selects all.
+
+    Raises `ArgumentError` where `subset_by_index` is outside of [0, min(m, n)], or does not fit `full_matrices`.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.svd(vf.numpy.array([[3.0, 0.0], [0.0, -4.0]]), compute_uv=False)
     Array([4., 3.], dtype=float32)
     """
     outs = bind(svd_p, as_value(x), full_matrices=bool(full_matrices), compute_uv=bool(compute_uv))
+    s = outs[0]
+    subset = (0, s.shape[-1]) if subset_by_index is None else tuple(subset_by_index)
+    if not 0 <= subset[0] <= subset[1] <= s.shape[-1]:
+        raise ArgumentError(f"svd: subset_by_index must be in [0, {s.shape[-1]}], got {subset_by_index}")
+    if subset == (0, s.shape[-1]):
+        return (outs[1], s, outs[2]) if compute_uv else s
+    chosen = slice(*subset)
     if not compute_uv:
-        return outs[0]
-    s, u, vt = outs
-    return u, s, vt
+        return s[..., chosen]
+    if full_matrices:
+        raise ArgumentError(f"svd: subset_by_index={subset_by_index} selects some vectors, so full_matrices must be False")
+    return outs[1][..., chosen], s[..., chosen], outs[2][..., chosen, :]
 
 
 # eig

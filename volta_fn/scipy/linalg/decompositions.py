@@ -44,6 +44,8 @@ def solve_triangular(
     unit_diagonal: bool = False,
     overwrite_b: bool = False,
     check_finite: bool = True,
+    *,
+    debug: Any = None,
 ) -> Array:
     """Solve op(a) X = b for triangular matrices a.
 
@@ -53,7 +55,7 @@ def solve_triangular(
         trans: op is the identity (0 or "N"), transposition (1 or "T"), or the adjoint (2 or "C").
         lower: whether the lower triangle is read, or the upper.
         unit_diagonal: whether the diagonal counts as ones.
-        overwrite_b, check_finite: without effect.
+        overwrite_b, check_finite, debug: without effect.
 
     The result has `b`'s shape. A zero on the diagonal gives infinities or NaN. Raises `ShapeError` where a and b do not fit together,
     `ArgumentError` for an unknown `trans`.
@@ -597,8 +599,10 @@ def eigh_tridiagonal(
     select: str = "a",
     select_range: Sequence[float] | None = None,
     check_finite: bool = True,
-    tol: float = 0.0,
+    tol: float | None = 0.0,
     lapack_driver: str = "auto",
+    *,
+    key: Any = None,
 ) -> Any:
     """Return ascending eigenvalues and eigenvectors of real tridiagonal matrices.
 
@@ -608,7 +612,7 @@ def eigh_tridiagonal(
         eigvals_only: whether to return the eigenvalues alone.
         select: "a" for all, "v" for those with low < w <= high, "i" for those from one index to another, both included.
         select_range: (low, high) or the two indices.
-        check_finite, tol, lapack_driver: without effect.
+        check_finite, tol, lapack_driver, key: without effect.
 
     The matrix is decomposed as a full one. Raises `ArgumentError` for another `select`, or one without its range, `ShapeError` where d and
     e do not fit together.

@@ -58,6 +58,8 @@ def solve(
     check_finite: bool = True,
     assume_a: str | None = None,
     transposed: bool = False,
+    *,
+    debug: Any = None,
 ) -> Array:
     """Solve a X = b for square matrices a (*batch, N, N), which may have a structure.
 
@@ -69,7 +71,7 @@ def solve(
             ("sym"), "hermitian" ("her") or "positive definite" ("pos", solved by its Cholesky factor). Other elements are not read;
             "banded" reads all of them.
         transposed: whether to solve aᵀ X = b.
-        overwrite_a, overwrite_b, check_finite: without effect.
+        overwrite_a, overwrite_b, check_finite, debug: without effect.
 
     A singular matrix gives infinities or NaN. Raises `ArgumentError` for another `assume_a`, `ShapeError` where a and b do not
     fit together.

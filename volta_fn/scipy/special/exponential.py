@@ -550,7 +550,15 @@ def erfcx(x: Any) -> Array:
 
 dawsn = promoted(lax.dawsn, "dawsn", "Return Dawson's integral, exp(-x^2) times the integral of exp(t^2) from 0 to x.")
 spence = promoted(lax.spence, "spence", "Return minus the integral of log(t) / (t - 1) from 1 to x, which is the dilogarithm of 1 - x.")
-owens_t = promoted(lax.owens_t, "owens_t", "Return Owen's T(h, a), the integral of exp(-h^2 (1 + t^2) / 2) / (1 + t^2) / 2 pi from 0 to a.")
+_owens_t = promoted(lax.owens_t, "owens_t")
+
+
+def owens_t(h: Any, a: Any) -> Array:
+    """Return Owen's T function.
+
+    T(h, a) is the integral of exp(-h^2 (1 + t^2) / 2) / (1 + t^2) / 2 pi from 0 to a.
+    """
+    return _owens_t(h, a)
 
 
 def fresnel(x: Any) -> tuple[Array, Array]:

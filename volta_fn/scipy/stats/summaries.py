@@ -247,7 +247,11 @@ class gaussian_kde:  # SciPy's name
         """Return the density at points of shape (d, m), (d,) or, for d = 1, (m,)."""
         return vnp.exp(self.logpdf(points))
 
-    __call__ = pdf = evaluate
+    __call__ = evaluate
+
+    def pdf(self, x: Any) -> Array:
+        """Return the density, as `evaluate` does."""
+        return self.evaluate(x)
 
     def logpdf(self, x: Any) -> Array:
         """Return the log of the density at points, also where the density underflows."""
