@@ -1,0 +1,3 @@
+"""Vector quantisation: the name of `scipy.cluster.vq`."""
+
+from volta_fn.scipy.stats.summaries import vq as vq
