@@ -12,7 +12,6 @@ Array([1. , 2.5, 4. ], dtype=float32)
 """
 
 from volta_fn import lazy_imports as _lazy_imports
-from volta_fn.numpy import attached as _assignment  # noqa: F401  # attaches x[i] = v
-from volta_fn.numpy import attached as _attached  # noqa: F401  # attaches the methods of arrays
+from volta_fn.numpy import attached as _attached  # noqa: F401  # attaches x[i] = v, and the methods of arrays
 
 __getattr__, __dir__ = _lazy_imports.attach(__name__)
