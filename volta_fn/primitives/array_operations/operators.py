@@ -189,7 +189,11 @@ def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[.
     """Return `_binary`'s methods with a fast path for known eager kernels."""
     promoting: Callable[..., Any] = left_shift
     if operation is not selection.shift_left:
-        promoting = promoted(operation, fallback=selection.lexicographic(operation) if operation in _ORDERS else None)
+        promoting = promoted(
+            operation,
+            fallback=selection.lexicographic(operation) if operation in _ORDERS else None,
+            mixed=selection.compare_integers(operation) if operation in (*_ORDERS, selection.eq, selection.ne) else None,
+        )
     raising = operation not in (selection.eq, selection.ne, arithmetic.mul)  # the last of which repeats lists and strings
     fallback, reflected = _binary(promoting, raising)
     if operation in (selection.eq, selection.ne):

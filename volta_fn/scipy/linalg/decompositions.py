@@ -102,9 +102,9 @@ def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, 
 def lu(a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True, p_indices: bool = False) -> tuple[Array, ...]:
     """Factor P L U = a: a permutation, a unit lower and an upper triangular matrix.
 
-    For matrices (*batch, M, N), P is (*batch, M, M), L (*batch, M, K) and U (*batch, K, N) with K = min(M, N), of `a`'s dtype, P of its real
-    one. With `permute_l`, return the two matrices P L and U; else with `p_indices`, int32 indices p (*batch, M) for P, with L[p] U = a. `overwrite_a`
-    and `check_finite` have no effect.
+    For matrices (*batch, M, N), P is (*batch, M, M), L (*batch, M, K) and U (*batch, K, N) with K = min(M, N), of `a`'s dtype, P of its
+    real one. With `permute_l`, return the two matrices P L and U; else with `p_indices`, int32 indices p (*batch, M) for P, with
+    L[p] U = a. `overwrite_a` and `check_finite` have no effect.
 
     >>> p, l, u = vf.scipy.linalg.lu(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))
     >>> u
