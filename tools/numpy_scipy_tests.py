@@ -530,6 +530,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> Any:
 
 
 def pytest_configure(config: Any) -> None:
+    os.environ["NPY_AVAILABLE_MEM"] = os.environ["SCIPY_AVAILABLE_MEM"] = "1 GB"  # tests that take more skip themselves
     vf.config.update("jax_enable_x64", True)
     jax.config.update("jax_enable_x64", True)
     for name in _SCIPY:
