@@ -1,4 +1,4 @@
-"""A plugin of pytest that compares every call in NumPy's and SciPy's own tests with volta_fn.
+"""A plugin of pytest that compares calls in NumPy's and SciPy's tests.
 
     python -m pytest -c /dev/null --noconftest -p tools.numpy_scipy_tests --pyargs numpy._core.tests.test_umath ...
     python -m pytest -c /dev/null --noconftest -p scipy.conftest -p tools.numpy_scipy_tests --pyargs scipy.linalg.tests.test_decomp ...
@@ -276,7 +276,7 @@ def run(name: str, function: Callable[..., Any], other: Callable[[Any], Callable
 
 
 def compare(call: Call, result: Any, error: Exception | None) -> tuple[str, str]:
-    """Return the outcome of a call, and how it differs from NumPy's or SciPy's result or error."""
+    """Return the outcome of a call, and how it differs from the result or error."""
     try:
         counterpart = plain(call(vf))
     except Inapplicable:
@@ -464,7 +464,7 @@ class Proxy(types.ModuleType):
 
 
 def substitute_of(value: Any, path: str, counterpart: Any) -> Any:
-    """Return what stands for a member of a module whose counterpart volta_fn has, or the member."""
+    """Return what stands for a member of a module with a counterpart."""
     name = path.rpartition(".")[2]
     if isinstance(value, (type, types.ModuleType)) or not callable(value):
         return value
@@ -505,7 +505,7 @@ for _name, _proxy in _proxies.items():
 
 
 class Module(pytest.Module):
-    """A file of tests that finds compared functions under the names of NumPy and SciPy."""
+    """A file of tests that finds compared functions under their names."""
 
     def _getobj(self) -> Any:  # pytest's name
         modules = {name: sys.modules[name] for name in _proxies}

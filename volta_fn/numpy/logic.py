@@ -32,7 +32,7 @@ from volta_fn.numpy.creation import asarray
 from volta_fn.primitives.array_operations import operators
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import promoted
-from volta_fn.primitives.elementwise.selection import compare_integers, lexicographic
+from volta_fn.primitives.elementwise.selection import lexicographic
 
 # Elementwise functions of integers and their bits.
 
@@ -178,7 +178,7 @@ bitwise_right_shift = right_shift
 
 
 def _comparison(compare: Any, name: str, doc: str, complex_order: bool = True) -> Callable[..., Array]:
-    return promoted(compare, name, doc, lexicographic(compare) if complex_order else None, compare_integers(compare))
+    return promoted(compare, name, doc, lexicographic(compare) if complex_order else None, operators.compare_integers(compare))
 
 
 equal = _comparison(lax.eq, "equal", "Return True where x == y.", complex_order=False)

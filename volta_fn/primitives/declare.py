@@ -521,13 +521,10 @@ def _without_common_integer(args: Sequence[Any]) -> bool:
 _UINT64, _FLOAT64 = np.dtype(np.uint64), np.dtype(np.float64)
 
 
-def promoted(
-    function: Elementwise,
-    name: str = "",
-    doc: str = "",
-    fallback: Callable[..., Array] | None = None,
-    mixed: Callable[..., Array] | None = None,
-) -> Callable[..., Array]:
+_Form = Callable[..., Array]
+
+
+def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: _Form | None = None, mixed: _Form | None = None) -> _Form:
     """Return the NumPy form of an elementwise function, which promotes operands.
 
     `fallback` computes it of operands of the other dtypes, already promoted; `mixed` of uint64 and a signed integer, which float64 would

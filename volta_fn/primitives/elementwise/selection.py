@@ -15,16 +15,7 @@ from volta_fn.core.primitive import Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast_to, no_tangents
-from volta_fn.primitives.declare import (
-    Domain,
-    Elementwise,
-    batch_aligned,
-    broadcast_shapes,
-    elementwise,
-    to_dtype,
-    unbroadcast,
-    weakly_promoted,
-)
+from volta_fn.primitives.declare import Domain, Elementwise, batch_aligned, broadcast_shapes, elementwise, unbroadcast, weakly_promoted
 from volta_fn.primitives.formulas import numpy_values as rules
 
 # Elementwise comparison, logic and bits, which have no derivatives.
@@ -75,19 +66,6 @@ def lexicographic(compare: Elementwise) -> Callable[[Array, Array], Array]:
         return bitwise_or(bitwise_and(tie, second), bitwise_and(bitwise_not(tie), first))
 
     return compare_complex
-
-
-def compare_integers(compare: Elementwise) -> Callable[[Array, Array], Array]:
-    """Return a comparison of uint64 with a signed integer, in either order, by their values."""
-
-    def compare_mixed(x: Array, y: Array) -> Array:
-        signed, pair = (x, (0, 1)) if y.dtype == np.uint64 else (y, (1, 0))
-        negative = lt(signed, np.zeros((), signed.dtype))
-        of_negative = compare(*map(np.int32, pair))  # a negative number is less than any unsigned one, as 0 is less than 1
-        of_others = compare(to_dtype(x, np.dtype(np.uint64)), to_dtype(y, np.dtype(np.uint64)))
-        return bitwise_or(bitwise_and(negative, of_negative), bitwise_and(bitwise_not(negative), of_others))
-
-    return compare_mixed
 
 
 shift_left: Elementwise = elementwise(
