@@ -515,10 +515,7 @@ def _remember(x: Any, y: Any, operands: Sequence[Any]) -> None:
 def _without_common_integer(args: Sequence[Any]) -> bool:
     """Return True for uint64 and a signed integer, whose common dtype is float64."""
     kinds = {getattr(a, "dtype", None) for a in args if not getattr(a, "weak_type", False)}
-    return _UINT64 in kinds and not kinds.isdisjoint(dtypes.SIGNED)
-
-
-_UINT64, _FLOAT64 = np.dtype(np.uint64), np.dtype(np.float64)
+    return np.dtype(np.uint64) in kinds and not kinds.isdisjoint(dtypes.SIGNED)
 
 
 _Form = Callable[..., Array]
@@ -540,7 +537,7 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: _Fo
 
     def promote_and_bind(*args: Any) -> Array:
         if mixed is not None and _without_common_integer(args):
-            check_promotion(name or primitive.name, args, _FLOAT64)
+            check_promotion(name or primitive.name, args, np.dtype(np.float64))
             return mixed(*map(as_value, args))
         operands = promote_args(name or primitive.name, args, allowed)
         if len(args) == 2:

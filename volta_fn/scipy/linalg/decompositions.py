@@ -257,8 +257,6 @@ def _pivots(a: Array) -> Array:
     # Computations, 5.4.2).
     *batch, rows, columns = a.shape
     positions = lax.broadcasted_iota(INDEX, (*batch, columns), len(batch))
-    if not min(rows, columns):
-        return positions
 
     def step(k: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         rest, order = state
@@ -271,7 +269,7 @@ def _pivots(a: Array) -> Array:
         rest = rest - matmul(column, matmul(adjoint(column), rest) * to_dtype(safe_inverse(length), a.dtype))
         return rest, vnp.take_along_axis(order, exchange, axis=-1)
 
-    return lax.fori_loop(0, min(rows, columns), step, (a, positions))[1]
+    return lax.fori_loop(0, min(rows, columns), step, (a, positions))[1] if min(rows, columns) else positions
 
 
 def qr_multiply(
