@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator as operators
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,22 @@ def test_comparisons(name):
         check(lambda xp, x, y: getattr(xp, name)(x, y), sample((3, 1), dtype, 1), sample((4,), dtype, 2))
     check(lambda xp, x, y: getattr(xp, name)(x, y), SPECIAL[:, None], SPECIAL)
     check(lambda xp, x, y: getattr(xp, name)(x, y), sample((4,), np.int8, 1), sample((4,), np.float16, 2))
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("signed", ["int8", "int32", "int64"])
+@pytest.mark.parametrize("name", ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"])
+def test_unsigned_numbers_compare_with_signed_ones_by_value(name, signed):
+    unsigned = np.array([0, 1, 127, 2**60, 2**60 + 1, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
+    info = np.iinfo(signed)
+    others = np.array([info.min, -1, 0, 1, 127, info.max - 1, info.max, min(2**60 + 1, info.max)], signed)[:, None]
+    operator = {"equal": "eq", "not_equal": "ne"}.get(name, name[0] + ("e" if "equal" in name else "t"))
+    for x, y in ((unsigned, others), (others, unsigned)):
+        wanted = getattr(np, name)(x, y)
+        for compare in (getattr(vnp, name), vf.jit(getattr(vnp, name)), getattr(operators, operator)):
+            np.testing.assert_array_equal(compare(vnp.asarray(x), vnp.asarray(y)), wanted)
+        np.testing.assert_array_equal(vf.vmap(getattr(vnp, name), (None, 1))(unsigned[0], others), getattr(np, name)(unsigned[0], others).T)
+    assert not vnp.array_equal(unsigned[3:4], np.array([2**60 + 1]))
 
 
 @pytest.mark.parametrize("name", ["logical_and", "logical_or", "logical_xor"])

@@ -58,6 +58,22 @@ def test_reductions_with_an_identity(name):
     same(ours.reduce(x[:0]), theirs.reduce(x[:0]))
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "float16", "float32", "float64", "complex64"])
+@pytest.mark.parametrize("name", ["maximum", "minimum"])
+def test_extremes_of_several_axes(name, dtype):
+    ours, theirs, x = getattr(vnp, name), getattr(np, name), sample((3, 4, 5), np.dtype(dtype), 5)
+    keep = sample((3, 4, 5), bool, 4)
+    for axis in (None, (0, 2), (1,), (), -1):
+        same(ours.reduce(x, axis=axis), theirs.reduce(x, axis=axis))
+        same(ours.reduce(x, axis=axis, keepdims=True), theirs.reduce(x, axis=axis, keepdims=True))
+        initial = x[0, 0, 0]
+        same(ours.reduce(x, axis=axis, where=keep, initial=initial), theirs.reduce(x, axis=axis, where=keep, initial=initial))
+    if dtype == "float32":
+        x[1, 2] = np.nan
+        same(ours.reduce(x, axis=None), theirs.reduce(x, axis=None))
+    assert ours.reduce(sample((3,), np.int32, 1), dtype="float32").dtype == np.float32
+
+
 def test_dtypes():
     x = sample((5,), np.int32, 1)
     assert vnp.add.reduce(x, dtype="float16").dtype == np.float16
@@ -102,6 +118,8 @@ def test_bad_calls():
     with pytest.raises(ArgumentError, match="order of axes"):
         vnp.subtract.reduce(x.reshape(2, 2), axis=None)
     with pytest.raises(ArgumentError, match="no identity; give initial"):
+        vnp.subtract.reduce(x[:0])
+    with pytest.raises(ShapeError, match="no elements"):
         vnp.maximum.reduce(x[:0])
     with pytest.raises(ArgumentError, match="needs initial="):
         vnp.subtract.reduce(x, where=x > 1)

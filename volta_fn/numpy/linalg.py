@@ -792,7 +792,9 @@ def _expanded(rows: list[list[Array]]) -> Array:
 @custom_jvp
 def _det(a: Array) -> Array:
     packed, pivots, _ = lax.linalg.lu(a)
-    return lax.reduce_prod(diagonal(packed), (a.ndim - 2,)) * _parity(pivots, a.dtype)
+    factors = diagonal(packed)
+    factors = factors * (factors != 0).all(-1, keepdims=True)  # all are 0 if one is, so that products of the others do not overflow
+    return lax.reduce_prod(factors, (a.ndim - 2,)) * _parity(pivots, a.dtype)
 
 
 @_det.defjvp

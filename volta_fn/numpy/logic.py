@@ -176,13 +176,17 @@ bitwise_right_shift = right_shift
 
 # Comparisons, truth values and tests of elements, all with boolean results.
 
-equal = promoted(lax.eq, "equal", "Return True where x == y.")
-not_equal = promoted(lax.ne, "not_equal", "Return True where x != y.")
 
-less = promoted(lax.lt, "less", "Return True where x < y; complex numbers compare by real part first.", lexicographic(lax.lt))
-less_equal = promoted(lax.le, "less_equal", "Return True where x <= y, like `less`.", lexicographic(lax.le))
-greater = promoted(lax.gt, "greater", "Return True where x > y, like `less`.", lexicographic(lax.gt))
-greater_equal = promoted(lax.ge, "greater_equal", "Return True where x >= y, like `less`.", lexicographic(lax.ge))
+def _comparison(compare: Any, name: str, doc: str, complex_order: bool = True) -> Callable[..., Array]:
+    return promoted(compare, name, doc, lexicographic(compare) if complex_order else None, operators.compare_integers(compare))
+
+
+equal = _comparison(lax.eq, "equal", "Return True where x == y.", complex_order=False)
+not_equal = _comparison(lax.ne, "not_equal", "Return True where x != y.", complex_order=False)
+less = _comparison(lax.lt, "less", "Return True where x < y; complex numbers compare by real part first.")
+less_equal = _comparison(lax.le, "less_equal", "Return True where x <= y, like `less`.")
+greater = _comparison(lax.gt, "greater", "Return True where x > y, like `less`.")
+greater_equal = _comparison(lax.ge, "greater_equal", "Return True where x >= y, like `less`.")
 
 
 def truth(function: str, x: Any) -> Array:

@@ -85,7 +85,7 @@ class ufunc(metaclass=_Universal):  # NumPy's name
 
         Args:
             a: the array.
-            axis: one axis; several, or None for all, of functions with an identity.
+            axis: one axis; several, or None for all, of functions with an identity, and of `maximum` and `minimum`.
             dtype: the dtype to combine in.
             out: must be None.
             keepdims: whether the axis stays, with size 1.
@@ -270,6 +270,15 @@ def _inexact(function: str, value: Array) -> Array:
     return promote_inexact(function, value)[0]
 
 
+def _selected(reduction: Callable[..., Array]) -> Callable[..., Array]:
+    """Return a reduction to one of the elements as a fast form of `reduce`."""
+
+    def reduce(a: Any, *, dtype: Any, **options: Any) -> Array:
+        return reduction(a if dtype is None else lax.convert_element_type(operand(reduction.__name__, "a", a), dtype), **options)
+
+    return reduce
+
+
 def _updated(method: str) -> Callable[..., Array]:
     return lambda value, indices, b: getattr(value.at[indices], method)(b)
 
@@ -277,8 +286,8 @@ def _updated(method: str) -> Callable[..., Array]:
 add = _with_methods(arithmetic.add, 0, reduce=reductions.sum, accumulate=reductions.cumsum, at=_updated("add"))
 multiply = _with_methods(arithmetic.multiply, 1, reduce=reductions.prod, accumulate=reductions.cumprod, at=_updated("multiply"))
 subtract = _with_methods(arithmetic.subtract, at=_updated("subtract"))
-maximum = _with_methods(arithmetic.maximum, at=_updated("max"))
-minimum = _with_methods(arithmetic.minimum, at=_updated("min"))
+maximum = _with_methods(arithmetic.maximum, reduce=_selected(reductions.max), at=_updated("max"))
+minimum = _with_methods(arithmetic.minimum, reduce=_selected(reductions.min), at=_updated("min"))
 negative = _with_methods(arithmetic.negative, nin=1)
 bitwise_and = _with_methods(logic.bitwise_and, -1)
 bitwise_or = _with_methods(logic.bitwise_or, 0)

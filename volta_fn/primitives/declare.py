@@ -512,10 +512,20 @@ def _remember(x: Any, y: Any, operands: Sequence[Any]) -> None:
         remember_number(y, x, a)
 
 
-def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Callable[..., Array] | None = None) -> Callable[..., Array]:
+def _without_common_integer(args: Sequence[Any]) -> bool:
+    """Return True for uint64 and a signed integer, whose common dtype is float64."""
+    kinds = {getattr(a, "dtype", None) for a in args if not getattr(a, "weak_type", False)}
+    return np.dtype(np.uint64) in kinds and not kinds.isdisjoint(dtypes.SIGNED)
+
+
+_Form = Callable[..., Array]
+
+
+def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: _Form | None = None, mixed: _Form | None = None) -> _Form:
     """Return the NumPy form of an elementwise function, which promotes operands.
 
-    `fallback` computes it of operands of the other dtypes, already promoted.
+    `fallback` computes it of operands of the other dtypes, already promoted; `mixed` of uint64 and a signed integer, which float64 would
+    round.
 
     >>> import volta_fn as vf
     >>> promoted(vf.lax.add)(vf.numpy.arange(2), 0.5)
@@ -526,6 +536,9 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Cal
     eager = primitive.eager_kernels
 
     def promote_and_bind(*args: Any) -> Array:
+        if mixed is not None and _without_common_integer(args):
+            check_promotion(name or primitive.name, args, np.dtype(np.float64))
+            return mixed(*map(as_value, args))
         operands = promote_args(name or primitive.name, args, allowed)
         if len(args) == 2:
             _remember(*args, operands)

@@ -457,11 +457,11 @@ def _csd(
     check_option(scaling, f"{function}: scaling", ("density", "spectrum"))
     check_option(average, f"{function}: average", ("mean", "median"))
     signals = promote_inexact(function, x) if y is None else promote_inexact(function, x, y)
+    if any(not s.size for s in signals):
+        raise ShapeError(f"{function}: a signal must have elements, got shapes {[s.shape for s in signals]}")
     signals = [vnp.moveaxis(s, axis_of(function, axis, s.ndim), -1) for s in signals]
     longest = max(s.shape[-1] for s in signals)
     signals = [_extended(s, 0, longest - s.shape[-1]) for s in signals]
-    if any(not s.size for s in signals):
-        raise ShapeError(f"{function}: a signal must have elements, got shapes {[s.shape for s in signals]}")
     cut = _segments(function, signals[0], window, nperseg, noverlap, nfft)
     spectra = [_spectra(s, cut, detrend, onesided) for s in signals]
     power = spectra[0].conj() * spectra[-1]

@@ -108,6 +108,16 @@ def test_solve_broadcasts(shapes):
     differentiable(linalg.solve, a, b)
 
 
+@pytest.mark.parametrize("det", [linalg.det, vf.jit(linalg.det)])
+def test_determinants_of_singular_matrices_with_large_pivots(det):
+    large = np.full(8, 1e20, np.float32)  # its product overflows
+    for dtype in (np.float32, np.complex64):
+        stack = np.stack([np.diag(np.where(np.arange(8) == place, 0, large)) for place in (0, 5, 7)]).astype(dtype)
+        np.testing.assert_array_equal(det(stack), np.linalg.det(stack))
+        assert np.isnan(det(np.where(np.arange(8) == 3, np.nan, stack[2])))
+        assert np.isinf(det(np.diag(large)))
+
+
 @pytest.mark.wide
 def test_integers_become_floats():
     x = np.array([[2, 1], [1, 3]], np.int32)

@@ -156,6 +156,16 @@ def test_what_is_no_index_raises(index, error, words):
         vf.device_put(array((4, 3)))[index]
 
 
+@pytest.mark.parametrize("index", [0, [0], np.array([0]), np.zeros((0, 2), int), slice(None)])
+def test_scalars_have_no_elements_to_index(index):
+    scalar = vf.device_put(np.float32(5))
+    places = [index] if isinstance(index, (int, list, slice)) else [index, vf.device_put(index.astype(np.int32))]
+    for place in places:
+        for read in (lambda v: v[place], vf.jit(lambda v: v[place]), lambda v: v.at[place].set(1.0)):
+            with pytest.raises(errors.OutOfBoundsError, match="too many indices.*0 dimensions, but 1"):
+                read(scalar)
+
+
 def test_traced_masks_and_bounds_raise_with_a_remedy():
     with pytest.raises(errors.ConcretizationError, match="where"):
         vf.jit(lambda v: v[v > 0])(array((3,)))

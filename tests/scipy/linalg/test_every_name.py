@@ -209,7 +209,10 @@ def test_broadcast_and_empty_systems() -> None:
         assert linalg.solve(np.zeros((0, 0), np.float32), np.zeros((0, 2), np.float32), assume_a=kind).shape == (0, 2)
     assert linalg.circulant(np.zeros(0, np.float32)).shape == linalg.fiedler(np.zeros(0, np.float32)).shape == (0, 0)
     assert linalg.companion(np.array([1, 2, 3], np.int32)).dtype == np.float32
-    assert [x.shape for x in linalg.qr(np.zeros((0, 3), np.float32), pivoting=True)] == [(0, 0), (0, 3), (3,)]
+    for shape in ((0, 3), (3, 0), (0, 0)):
+        for mode in ("full", "economic", "r"):
+            factors = [m.qr(np.zeros(shape, np.float32), mode=mode, pivoting=True) for m in (linalg, scipy.linalg)]
+            assert [x.shape for x in factors[0]] == [x.shape for x in factors[1]]
     for trans in (0, 1):
         assert linalg.lu_solve(linalg.lu_factor(np.zeros((0, 0), np.float32)), np.zeros(0, np.float32), trans=trans).shape == (0,)
 

@@ -32,6 +32,20 @@ def test_a_zero_matrix_is_its_own_root():
     np.testing.assert_array_equal(np.asarray(linalg.sqrtm(np.zeros((3, 3), np.float32))), np.zeros((3, 3)))
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_singular_matrices_have_a_root_or_nan(compiled):
+    sqrtm = vf.jit(linalg.sqrtm) if compiled else linalg.sqrtm
+    basis = np.linalg.qr(make(3, 3))[0]
+    idempotent = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]])  # two eigenvalues are exactly zero
+    for x in (idempotent, np.array([[0.0, 2.0], [0.0, 4.0]]), basis @ np.diag([0.0, 0.0, 4.0]) @ basis.T):
+        root = np.asarray(sqrtm(x.astype(np.float32)))
+        np.testing.assert_allclose(root @ root, x, atol=2e-3)  # eigenvalues of the size of float32's rounding have roots of 3e-4
+    nilpotent = np.triu(np.full((4, 4), 3.0, np.float32), 1)
+    roots = np.asarray(sqrtm(np.stack([nilpotent, np.eye(4, dtype=np.float32)])))
+    assert np.isnan(roots[0]).any()
+    np.testing.assert_allclose(roots[1], np.eye(4), rtol=1e-6)
+
+
 @pytest.mark.wide
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 6])

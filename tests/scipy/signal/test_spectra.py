@@ -136,6 +136,7 @@ def test_windows_of_scipy_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda x: signal.welch(x, nperseg=4, noverlap=4), ArgumentError), (lambda x: signal.welch(x, nperseg=4, nfft=3), ArgumentError),
         (lambda x: signal.welch(x, nperseg=0), ArgumentError), (lambda x: signal.welch(x, scaling="power"), ArgumentError),
         (lambda x: signal.csd(x, x, average="mode"), ArgumentError), (lambda x: signal.welch(x[:0]), ShapeError),
+        (lambda x: signal.csd(x, x[:0]), ShapeError), (lambda x: signal.csd(x[:0], x), ShapeError),
         (lambda x: signal.welch(x, window=np.ones(9)), ShapeError), (lambda x: signal.welch(x, window=np.ones(3), nperseg=4), ShapeError),
         (lambda x: signal.stft(x, nperseg=4, boundary="wrap"), ArgumentError), (lambda x: signal.istft(x), ShapeError),
         (lambda x: signal.istft(x.reshape(2, 4), freq_axis=1), ArgumentError),

@@ -112,6 +112,18 @@ def test_zero_times_infinity_is_zero():
     np.testing.assert_array_equal(pairs, [0, 0, INF, INF, NAN])
 
 
+@pytest.mark.wide
+def test_the_normal_distributions_logarithm_in_float64():
+    mpmath = pytest.importorskip("mpmath")
+    x = np.array([-1e150, -200.0, -60.0, -38.0, -36.0, -35.1, -34.9, -20.0, -5.0, -1.0, 0.0, 3.0, 8.0])
+    with mpmath.workdps(40):
+        logs = [mpmath.log(mpmath.erfc(-mpmath.mpf(v) / mpmath.sqrt(2)) / 2) for v in x]
+        slopes = [mpmath.exp(-(mpmath.mpf(v) ** 2) / 2 - log) / mpmath.sqrt(2 * mpmath.pi) for v, log in zip(x, logs, strict=True)]
+    np.testing.assert_allclose(special.log_ndtr(x), np.array(logs, float), rtol=1e-15)
+    # At -1e150 the exact quotient of exponentials loses all digits; the slope is -x.
+    np.testing.assert_allclose(vf.vmap(vf.grad(special.log_ndtr))(x)[1:], np.array(slopes[1:], float), rtol=3e-13)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_normal_distributions_tails(dtype):
     x = np.array([-1e4, -200.0, -37.0, -20.0, -10.1, -9.9, -5.0, 5.0, 9.0]).astype(dtype)

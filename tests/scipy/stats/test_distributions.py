@@ -229,6 +229,16 @@ def test_values_far_out_by_mpmath(name, dtype):
     np.testing.assert_allclose(ours(distribution, function)(*np.array(args, dtype)), expected, rtol=rtol)
 
 
+@pytest.mark.wide
+def test_the_beta_density_of_subnormal_numbers():
+    mpmath = pytest.importorskip("mpmath")
+    for x, a, b in ((1e-310, 1.0, 5.0), (1e-310, 0.25, 3.0), (1e-310, 1e-3, 1.0), (1e-300, 1.0, 1.0), (1e-310, 3.0, 0.5)):
+        with mpmath.workdps(30):
+            exact = mpmath.mpf(x) ** (a - 1) * (1 - mpmath.mpf(x)) ** (b - 1) / mpmath.beta(a, b)
+        for pdf in (ours("beta", "pdf"), vf.jit(ours("beta", "pdf"))):
+            np.testing.assert_allclose(pdf(np.float64(x), a, b), float(exact), rtol=1e-12)
+
+
 #: Shape parameters of densities that were exponentials of their logs, which lost as many units as those were large.
 DENSITIES: dict[str, tuple[tuple[float, ...], ...]] = {
     "norm": ((),), "expon": ((),), "laplace": ((),), "logistic": ((),), "cauchy": ((),), "t": ((0.5,), (3,), (40,), (3000,), (np.inf,)),

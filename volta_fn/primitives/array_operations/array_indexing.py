@@ -406,9 +406,9 @@ def _read_at_once(array: Any, index: tuple[Any, ...]) -> Array | None:
 def read_by_numpy(function: Callable[..., np.ndarray], array: Any, index: Any, axis: int | None) -> Array | None:
     """Read elements at a few known indices along an axis by a NumPy function.
 
-    None while tracing, where arrays are not NumPy's, and if an index is outside.
+    None while tracing, where arrays are not NumPy's, and if an index is outside. Of scalars, NumPy's `take` would read an axis, too.
     """
-    if type(array) is not ConcreteArray or current_trace() is not EVAL:
+    if type(array) is not ConcreteArray or current_trace() is not EVAL or (axis is not None and not array.shape):
         return None
     buffer, at = array._buffer, index._buffer if type(index) is ConcreteArray else index
     if type(buffer) is not np.ndarray or type(at) is not np.ndarray or at.dtype.kind != "i" or at.size > _FEW or _is_split(array, index):

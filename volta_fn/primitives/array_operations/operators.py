@@ -173,6 +173,20 @@ def left_shift(x: Any, y: Any) -> Array:
 _ORDERS = (selection.lt, selection.le, selection.gt, selection.ge)
 
 
+def compare_integers(compare: Elementwise) -> Callable[[Array, Array], Array]:
+    """Return a comparison of uint64 with a signed integer by their values."""
+
+    def compare_mixed(x: Array, y: Array) -> Array:
+        signed, pair = (x, (0, 1)) if y.dtype == np.uint64 else (y, (1, 0))
+        negative = selection.lt(signed, np.zeros((), signed.dtype))
+        of_negative = compare(*map(np.int32, pair))  # a negative number is less than any unsigned one, as 0 is less than 1
+        of_others = compare(convert_element_type(x, np.uint64), convert_element_type(y, np.uint64))
+        negatives = selection.bitwise_and(negative, of_negative)
+        return selection.bitwise_or(negatives, selection.bitwise_and(selection.bitwise_not(negative), of_others))
+
+    return compare_mixed
+
+
 def _compare_float0(method: Callable[..., Any], is_equal: bool) -> Callable[..., Any]:
     """Let a comparison take derivatives by integers, which have one value."""
 
@@ -189,7 +203,9 @@ def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[.
     """Return `_binary`'s methods with a fast path for known eager kernels."""
     promoting: Callable[..., Any] = left_shift
     if operation is not selection.shift_left:
-        promoting = promoted(operation, fallback=selection.lexicographic(operation) if operation in _ORDERS else None)
+        by_parts = selection.lexicographic(operation) if operation in _ORDERS else None
+        mixed = compare_integers(operation) if operation in (*_ORDERS, selection.eq, selection.ne) else None
+        promoting = promoted(operation, fallback=by_parts, mixed=mixed)
     raising = operation not in (selection.eq, selection.ne, arithmetic.mul)  # the last of which repeats lists and strings
     fallback, reflected = _binary(promoting, raising)
     if operation in (selection.eq, selection.ne):

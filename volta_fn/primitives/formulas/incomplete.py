@@ -380,7 +380,7 @@ def beta_density(a: Values, b: Values, x: Values) -> Values:
         density = root * factor * u.p * root
     else:
         weight = _weight(u)
-        density = weight.equals(0.0).select(0.0, weight * (u.p / u.y / u.z))  # the factor may overflow
+        density = weight * u.p / u.y / u.z  # p / y may overflow
     return u.inside.select(density, _outside(a, b, x, proper.select(end, 0.0)))
 
 

@@ -104,9 +104,9 @@ def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, 
 def lu(a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True, p_indices: bool = False) -> tuple[Array, ...]:
     """Factor P L U = a: a permutation, a unit lower and an upper triangular matrix.
 
-    For matrices (*batch, M, N), P is (*batch, M, M), L (*batch, M, K) and U (*batch, K, N) with K = min(M, N), all of `a`'s dtype. With
-    `permute_l`, return the two matrices P L and U; else with `p_indices`, int32 indices p (*batch, M) for P, with L[p] U = a. `overwrite_a`
-    and `check_finite` have no effect.
+    For matrices (*batch, M, N), P is (*batch, M, M), L (*batch, M, K) and U (*batch, K, N) with K = min(M, N), of `a`'s dtype, P of its
+    real one. With `permute_l`, return the two matrices P L and U; else with `p_indices`, int32 indices p (*batch, M) for P, with
+    L[p] U = a. `overwrite_a` and `check_finite` have no effect.
 
     >>> p, l, u = vf.scipy.linalg.lu(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))
     >>> u
@@ -123,8 +123,8 @@ def lu(a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite:
     if p_indices and not permute_l:
         return argsort(permutation, axis=-1), lower, upper
     positions = lax.broadcasted_iota(INDEX, (rows, rows), 0)
-    exchange = to_dtype(lax.eq(lax.expand_dims(permutation, (permutation.ndim - 1,)), positions), packed.dtype)
-    return (matmul(exchange, lower), upper) if permute_l else (exchange, lower, upper)
+    exchange = to_dtype(lax.eq(lax.expand_dims(permutation, (permutation.ndim - 1,)), positions), dtypes.real_dtype(packed.dtype))
+    return (matmul(to_dtype(exchange, packed.dtype), lower), upper) if permute_l else (exchange, lower, upper)
 
 
 def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Array, Array]:
@@ -271,7 +271,7 @@ def _pivots(a: Array) -> Array:
         rest = rest - matmul(column, matmul(adjoint(column), rest) * to_dtype(safe_inverse(length), a.dtype))
         return rest, vnp.take_along_axis(order, exchange, axis=-1)
 
-    return lax.fori_loop(0, min(rows, columns), step, (a, positions))[1]
+    return lax.fori_loop(0, min(rows, columns), step, (a, positions))[1] if min(rows, columns) else positions
 
 
 def qr_multiply(
@@ -450,7 +450,8 @@ def polar(
     Args:
         a: matrices (*batch, M, N). U has orthonormal columns, or rows if a is wide.
         side: where P stands, "right" or "left" of U.
-        method: "qdwh", iterations that reverse mode does not differentiate, or "svd", which is differentiable.
+        method: "qdwh", iterations that reverse mode does not differentiate, or "svd", which is differentiable. Of singular matrices, U is
+            unitary by "svd" alone; by "qdwh", U P = a holds.
         eps, max_iterations: when QDWH ends; see `lax.linalg.qdwh`.
 
     >>> vf.scipy.linalg.polar(vf.numpy.array([[0.0, -2.0], [3.0, 0.0]]))[1].diagonal().round(3)

@@ -314,7 +314,7 @@ Equation = Callable[[Array, Array, Array], tuple[Array, Array]]
 def sqrtm(A: Any, blocksize: int = 1) -> Array:
     """Return the principal square root of matrices (*batch, N, N), always complex.
 
-    `blocksize` has no effect. A singular matrix may have no root; the result is then of no use. On the host, this needs SciPy. It has no
+    `blocksize` has no effect. A singular matrix may have no root; the result is then NaN. On the host, this needs SciPy. It has no
     derivative. (Björck and Hammarling, A Schur method for the square root of a matrix, 1983.)
 
     >>> vf.scipy.linalg.sqrtm(vf.numpy.array([[4.0, 1.0], [0.0, 9.0]])).real.round(3)
@@ -364,7 +364,8 @@ def funm(A: Any, func: Callable[[Array], Array], disp: bool = True) -> Any:
 def _by_columns(form: Array, values: Array, equation: Equation, least: float) -> Array:
     """Compute a triangular matrix with `values` on its diagonal, column by column.
 
-    Numbers up to `least` times the norm, which the equations would divide by, are replaced by it, and zeros by one.
+    Numbers up to `least` times the norm, which the equations would divide by, are replaced by it. If `least` is 0, a quotient by zero is
+    zero where the dividend is, up to rounding, and NaN elsewhere.
     """
     size, last = form.shape[-1], form.ndim - 1
     rows = lax.broadcasted_iota(np.int32, form.shape, last - 1)
@@ -373,13 +374,18 @@ def _by_columns(form: Array, values: Array, equation: Equation, least: float) ->
     zero = lax.full((), 0, form.dtype)
     limit = least * linalg.norm(form, axis=(-2, -1), keepdims=True)
     smallest = lax.convert_element_type(lax.select(limit > 0, limit, lax.full_like(limit, 1)), form.dtype)
+    rounding = size * float(dtypes.finfo(dtypes.real_dtype(form.dtype)).eps) * linalg.norm(form, axis=(-2, -1))[..., None]
 
     def fill(j: Array, done: Array) -> Array:
         here = lax.eq(columns, j)
         column = lax.reduce_sum(lax.select(here & above, form, zero), (last,))
         matrix, right = equation(done, column, j)
+        divisors = abs(diagonal(matrix))
         matrix = lax.select(on_diagonal & (abs(matrix) <= limit), smallest, matrix)
         x = triangular_solve(matrix, right, left_side=True)
+        if not least:
+            quotient = lax.select(abs(x) <= rounding, lax.full_like(x, 0), lax.full_like(x, np.nan))
+            x = lax.select(lax.eq(divisors, lax.full_like(divisors, 0)), quotient, x)
         return lax.select(here & above, lax.expand_dims(x, (last,)), done)
 
     start = lax.select(on_diagonal, lax.expand_dims(values, (last,)), zero)

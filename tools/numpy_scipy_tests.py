@@ -1,13 +1,14 @@
-"""A plugin of pytest that compares every call in NumPy's own tests with volta_fn.
+"""A plugin of pytest that compares calls in NumPy's and SciPy's tests.
 
-    python -m pytest -c /dev/null --noconftest -p tools.numpy_tests --pyargs numpy._core.tests.test_umath ...
+    python -m pytest -c /dev/null --noconftest -p tools.numpy_scipy_tests --pyargs numpy._core.tests.test_umath ...
+    python -m pytest -c /dev/null --noconftest -p scipy.conftest -p tools.numpy_scipy_tests --pyargs scipy.linalg.tests.test_decomp ...
 
-NumPy's tests run on NumPy. Their calls of functions, methods, operators and indexing that volta_fn has, too, with arguments that mean
+The tests run on NumPy and SciPy. Their calls of functions, methods, operators and indexing that volta_fn has, too, with arguments that mean
 something there, are made a second time, with volta_fn's arrays and default dtypes of 64 bits: numbers, shapes, dtypes and errors are
 compared. So tests need not be about arrays that never change, and calls are compared whose results no test looks at. Equal calls are
-compared once. Some tests fail because their arrays are of a subclass. Where volta_fn and NumPy differ, the installed JAX is asked.
-Environment variables: NUMPY_TESTS_SAVE is a file for all differences, as JSON; NUMPY_TESTS_JIT=1 compiles each call; VOLTA_NATIVE=0 is
-NumPy's target.
+compared once. Some tests fail because their arrays are of a subclass. Where volta_fn differs, the installed JAX is asked.
+Environment variables: CALLS_SAVE is a file for all differences, as JSON; CALLS_JIT=1 compiles each call, and
+CALLS_EVERY=10 compares one call in ten; VOLTA_NATIVE=0 is NumPy's target.
 
 The summary says how many calls there were of each outcome: `same`; `dtype`, where JAX promotes otherwise; `jax`, a result that JAX has,
 too; `refused`, an error of volta_fn's, and `refused too`, where JAX has one; `accepted`, a call that NumPy and JAX refuse; `inapplicable`,
@@ -17,7 +18,6 @@ with other dtypes, subclasses, results in place; `fail`, everything else.
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import importlib
 import json
@@ -31,19 +31,17 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy
 import numpy as np
-import numpy._core.umath
 import pytest
+from scipy._lib._array_api import xp_capabilities_table
 
 import volta_fn as vf
-import volta_fn.numpy as jnp
 from volta_fn.errors import ConcretizationError, VoltaError
 
 for _name in ("_rational_tests", "_umath_tests"):
     importlib.import_module(f"numpy._core.{_name}")  # they look into ufuncs, so they must find NumPy's own
 
-JIT = os.environ.get("NUMPY_TESTS_JIT") == "1"
+JIT, EVERY = os.environ.get("CALLS_JIT") == "1", int(os.environ.get("CALLS_EVERY", "1"))
 #: The most elements of an array, and the most seconds of a test.
 MOST, SECONDS = 200_000, 20.0
 DTYPES = {np.dtype(name) for name in "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()} | {
@@ -51,7 +49,7 @@ DTYPES = {np.dtype(name) for name in "bool int8 int16 int32 int64 uint8 uint16 u
 }
 #: Arguments that say where results go and how elements lie, and their values that mean nothing else.
 _PLACEMENT = ("out", "order", "casting", "subok", "like", "device", "copy", "ndmin", "requirements", "signature", "sig")
-_DEFAULTS = (None, (None,), "same_kind", "C", "K", "A", False, 0)
+_DEFAULTS = (None, "same_kind", "C", "K", "A", False, 0)
 #: Functions that make arrays, which are then compared where they are used.
 _CREATION = "array asarray empty empty_like copy frombuffer fromiter asanyarray ascontiguousarray".split()
 #: Functions with other results than arrays, with other meanings, or that change their arguments.
@@ -66,6 +64,7 @@ _METHODS = """
     all any argmax argmin argpartition argsort choose clip compress conj conjugate cumprod cumsum diagonal dot flatten max mean min nonzero
     prod ptp ravel repeat reshape round searchsorted squeeze std sum swapaxes take trace transpose var astype
 """.split()
+_SCIPY = "linalg special signal fft ndimage stats interpolate optimize integrate cluster cluster.vq".split()
 _UFUNC_METHODS = ("reduce", "accumulate", "outer", "reduceat")
 
 
@@ -133,7 +132,8 @@ def as_array(value: Any, array: Callable[[Any], Any]) -> Any:
 def without_placement(keywords: dict[str, Any]) -> dict[str, Any]:
     """Return keywords without those that say where results go."""
     for name in _PLACEMENT:
-        if isinstance(keywords.get(name), np.ndarray) or keywords.get(name) not in _DEFAULTS:
+        value = keywords.get(name)
+        if any(isinstance(v, np.ndarray) or v not in _DEFAULTS for v in (value if isinstance(value, tuple) else (value,))):
             raise Inapplicable
     return {k: v for k, v in keywords.items() if k not in _PLACEMENT and v is not np._NoValue}
 
@@ -226,17 +226,19 @@ def equal(result: np.ndarray, wanted: np.ndarray) -> bool:
 
 # Calls.
 
-#: (namespace, its function that makes arrays) -> result.
-Call = Callable[[Any, Callable[[Any], Any]], Any]
+#: volta_fn or jax -> result.
+Call = Callable[[Any], Any]
 
 
 def run(name: str, function: Callable[..., Any], other: Callable[[Any], Callable[..., Any]], arguments: Any, keywords: Any) -> Any:
-    """Call a function of NumPy, and compare it with `other` of a namespace."""
+    """Call a function of NumPy or SciPy, and compare it with `other` of volta_fn."""
     arguments, keywords = bare(arguments), bare(keywords)
     key = name, identity(arguments), identity(keywords)
     if tally.comparing or key in tally.calls:
         return shadowed(function(*arguments, **keywords))
     tally.calls.add(key)
+    if len(tally.calls) % EVERY:
+        return shadowed(function(*arguments, **keywords))
     before = mapped(lambda x: x.copy() if isinstance(x, np.ndarray) else x, (arguments, keywords))
     result, error = None, None
     try:
@@ -244,10 +246,11 @@ def run(name: str, function: Callable[..., Any], other: Callable[[Any], Callable
     except Exception as raised:  # the test expects it
         error = raised
 
-    def call(namespace: Any, array: Callable[[Any], Any]) -> Any:
+    def call(package: Any) -> Any:
+        array = package.numpy.asarray
         named = {k: converted(v, array) for k, v in without_placement(before[1]).items()}
-        values, target = converted(tuple(before[0]), array), other(namespace)
-        if JIT and namespace is jnp:
+        values, target = converted(tuple(before[0]), array), other(package)
+        if JIT and package is vf:
             target = functools.partial(jitted, target)
         try:
             return target(*values, **named)
@@ -273,9 +276,9 @@ def run(name: str, function: Callable[..., Any], other: Callable[[Any], Callable
 
 
 def compare(call: Call, result: Any, error: Exception | None) -> tuple[str, str]:
-    """Return the outcome of a call, and how it differs from NumPy's result or error."""
+    """Return the outcome of a call, and how it differs from the result or error."""
     try:
-        counterpart = plain(call(jnp, jnp.asarray))
+        counterpart = plain(call(vf))
     except Inapplicable:
         return "inapplicable", ""
     except VoltaError as raised:
@@ -303,7 +306,7 @@ def compare(call: Call, result: Any, error: Exception | None) -> tuple[str, str]
 def of_jax(call: Call) -> Any:
     """Return what JAX gives for a call, or its error."""
     try:
-        return plain(call(jax.numpy, jax.numpy.asarray))
+        return plain(call(jax))
     except Exception as error:  # whatever it is, JAX refuses the call
         return error
 
@@ -328,12 +331,12 @@ def jitted(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> An
         raise Inapplicable from None
 
 
-# NumPy's names, whose calls are compared.
+# Names of NumPy and SciPy, whose calls are compared.
 
 
 def member(path: str) -> Callable[[Any], Any]:
-    """Return what finds a function in a namespace."""
-    return lambda namespace: functools.reduce(getattr, path.split("."), namespace)
+    """Return what finds a function in volta_fn or JAX."""
+    return lambda package: functools.reduce(getattr, path.split("."), package)
 
 
 def function_of(path: str, function: Any) -> Any:
@@ -350,7 +353,7 @@ def creation(function: Any) -> Any:
 
 
 class Ufunc:
-    """A ufunc of NumPy whose calls and methods are compared."""
+    """A ufunc of NumPy or SciPy whose calls and methods are compared."""
 
     def __init__(self, ufunc: Any) -> None:
         self._ufunc = ufunc
@@ -377,14 +380,13 @@ class Ufunc:
 
 def call_ufunc(ufunc: Any, method: str, arguments: Any, keywords: Any) -> Any:
     """Call a ufunc or a method of it, and compare it where volta_fn's means the same."""
-    name = ufunc.__name__
-    path = name if method == "__call__" else f"{name}.{method}"
-    function = getattr(ufunc, method)
+    path, function = _paths.get(ufunc, ""), getattr(ufunc, method)
     if method == "__call__":
-        applies = hasattr(jnp, name) and len(arguments) == ufunc.nin and keywords.get("where", True) is True and "dtype" not in keywords
+        applies = len(arguments) == ufunc.nin and keywords.get("where", True) is True and "dtype" not in keywords
     else:
-        applies = hasattr(getattr(jnp, name, None), method)
-    if not applies:
+        applies = bool(path) and hasattr(member(path)(vf), method)
+        path = f"{path}.{method}"
+    if not (path and applies):
         return shadowed(function(*bare(arguments), **bare(keywords)))
     return run(path, function, member(path), arguments, keywords)
 
@@ -421,7 +423,8 @@ class Shadow(np.ndarray):
         if isinstance(index, str) or base.dtype not in DTYPES:
             base[bare(index)] = bare(value)
         else:
-            run("setitem", assign, lambda module: lambda x, i, v: x.at[i].set(as_array(v, module.asarray)), (base.copy(), index, value), {})
+            other = lambda package: lambda x, i, v: x.at[i].set(as_array(v, package.numpy.asarray))  # noqa: E731
+            run("setitem", assign, other, (base.copy(), index, value), {})
 
 
 def method_of(name: str) -> Callable[..., Any]:
@@ -438,63 +441,81 @@ def method_of(name: str) -> Callable[..., Any]:
 for _name in _METHODS:
     setattr(Shadow, _name, method_of(_name))
 
-#: Where volta_fn has a function of NumPy, and what stands for it in tests.
+#: Where volta_fn has a function.
 _paths: dict[Any, str] = {}
-_substitutes: dict[int, Any] = {}
 
 
-def proxy_of(module: Any, other: Any, prefix: str) -> types.ModuleType:
-    """Return a module of NumPy with functions that are compared."""
-    proxy = types.ModuleType(module.__name__)
-    vars(proxy).update(vars(module), __getattr__=functools.partial(getattr, module))
-    for name in dir(module):
-        value = getattr(module, name)
-        if name.startswith("_") or isinstance(value, (type, types.ModuleType)) or not callable(value):
-            continue
-        if isinstance(value, np.ufunc):
-            substitute: Any = Ufunc(value)
-        elif name in _CREATION:
-            substitute = creation(value)
-        elif hasattr(other, name) and name not in _OTHERS:
-            _paths[value] = prefix + name
-            substitute = function_of(prefix + name, value)
-        else:
-            continue
-        _substitutes[id(value)] = substitute
-        setattr(proxy, name, substitute)
-    return proxy
+class Proxy(types.ModuleType):
+    """A module, or a distribution of SciPy, with functions that are compared."""
+
+    def __init__(self, subject: Any, path: str) -> None:
+        super().__init__(path)
+        vars(self).update(vars(subject), __getattr__=functools.partial(getattr, subject), __call__=subject)
+        other = member(path)(vf)
+        for name in dir(subject):
+            if not name.startswith("_"):
+                value = getattr(subject, name)
+                substitute = substitute_of(value, f"{path}.{name}", getattr(other, name, None))
+                if substitute is not value:
+                    setattr(self, name, substitute)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return vars(self)["__call__"](*arguments, **keywords)
 
 
-_proxies = {
-    "numpy": proxy_of(np, jnp, ""),
-    "numpy.linalg": proxy_of(np.linalg, jnp.linalg, "linalg."),
-    "numpy.fft": proxy_of(np.fft, jnp.fft, "fft."),
-    "numpy._core.umath": proxy_of(numpy._core.umath, jnp, ""),
-}
-vars(_proxies["numpy"]).update(linalg=_proxies["numpy.linalg"], fft=_proxies["numpy.fft"])
+def substitute_of(value: Any, path: str, counterpart: Any) -> Any:
+    """Return what stands for a member of a module with a counterpart."""
+    name = path.rpartition(".")[2]
+    if isinstance(value, (type, types.ModuleType)) or not callable(value):
+        return value
+    if isinstance(counterpart, types.ModuleType):
+        return Proxy(value, path)
+    if counterpart is not None and name not in _OTHERS and name not in _CREATION:
+        _paths.setdefault(value, path)
+    if isinstance(value, np.ufunc):
+        return Ufunc(value)
+    if name in _CREATION:
+        return creation(value)
+    if value not in _paths:
+        return value
+    substitute = function_of(_paths[value], value)
+    if value in xp_capabilities_table:  # which SciPy's decorators of tests read
+        xp_capabilities_table[substitute] = xp_capabilities_table[value]
+    return substitute
 
 
-@contextlib.contextmanager
-def proxies() -> Iterator[None]:
-    """Have imports find the modules whose functions are compared."""
-    before = {name: sys.modules[name] for name in _proxies}
-    sys.modules.update(_proxies)
-    try:
-        yield
-    finally:
-        sys.modules.update(before)
+def proxies() -> dict[str, Proxy]:
+    """Return what stands for modules, by their names."""
+    paths = {name: name for name in ("numpy", "numpy.linalg", "numpy.fft", "scipy", *(f"scipy.{n}" for n in _SCIPY))}
+    paths |= {"numpy._core.umath": "numpy", "scipy.special._ufuncs": "scipy.special"}
+    modules = {name: Proxy(importlib.import_module(name), path) for name, path in paths.items()}
+    for name in paths:
+        package, _, attribute = name.rpartition(".")
+        if package in modules:
+            setattr(modules[package], attribute, modules[name])
+    return modules
+
+
+_proxies = proxies()
+#: What stands for modules and their functions, by their identities.
+_substitutes = {id(sys.modules[name]): proxy for name, proxy in _proxies.items()}
+for _name, _proxy in _proxies.items():
+    _subject = vars(sys.modules[_name])
+    _substitutes |= {id(_subject[key]): value for key, value in vars(_proxy).items() if value is not _subject.get(key, value)}
 
 
 class Module(pytest.Module):
-    """A file of tests that finds compared functions under NumPy's names."""
+    """A file of tests that finds compared functions under their names."""
 
     def _getobj(self) -> Any:  # pytest's name
-        with proxies():
+        modules = {name: sys.modules[name] for name in _proxies}
+        sys.modules.update(_proxies)
+        try:
             module = super()._getobj()
+        finally:
+            sys.modules.update(modules)
         for name, value in list(vars(module).items()):
-            if value is np:
-                setattr(module, name, _proxies["numpy"])
-            elif id(value) in _substitutes:
+            if id(value) in _substitutes:
                 setattr(module, name, _substitutes[id(value)])
         if hasattr(module, "consistent_subclass"):
             module.consistent_subclass = lambda out, operand: True
@@ -509,8 +530,11 @@ def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> Any:
 
 
 def pytest_configure(config: Any) -> None:
+    os.environ["NPY_AVAILABLE_MEM"] = os.environ["SCIPY_AVAILABLE_MEM"] = "1 GB"  # tests that take more skip themselves
     vf.config.update("jax_enable_x64", True)
     jax.config.update("jax_enable_x64", True)
+    for name in _SCIPY:
+        importlib.import_module(f"jax.scipy.{name}")
     jax.numpy.linalg.inv(jax.numpy.eye(2))  # which imports what it needs, before NumPy has proxies
 
 
@@ -530,7 +554,7 @@ def pytest_runtest_call(item: Any) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    path = os.environ.get("NUMPY_TESTS_SAVE")
+    path = os.environ.get("CALLS_SAVE")
     if path:
         Path(path).write_text(json.dumps(tally.rows))
     terminalreporter.write_line("calls: " + "  ".join(f"{outcome} {count}" for outcome, count in tally.counts.most_common()))
