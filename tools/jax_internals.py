@@ -344,7 +344,8 @@ def _loading() -> dict[str, Any]:
 
 def _dispatch() -> dict[str, Any]:
     cache = SimpleNamespace(cache_info=lambda: SimpleNamespace(misses=0), cache_clear=lambda: None)
-    return {"xla_primitive_callable": cache}
+    tokens = SimpleNamespace(clear=lambda: None, block_until_ready=lambda: None)
+    return {"xla_primitive_callable": cache, "runtime_tokens": tokens}
 
 
 #: What makes the names of a module that has some of its own.

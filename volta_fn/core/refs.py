@@ -311,7 +311,10 @@ def positions_of_refs(leaves: Sequence[Any]) -> list[int]:
 
 
 def with_view_nodes(arguments: T) -> T:
-    """Return arguments in which views are pytrees of references; unflattening makes views of these again."""
+    """Return arguments in which views are pytrees of references.
+
+    Unflattening makes views of these again.
+    """
     result: T = arguments if Ref.with_view_nodes is None else Ref.with_view_nodes(arguments)
     return result
 
@@ -324,7 +327,10 @@ def check_no_refs(result: Any, name: str) -> None:
 
 @contextmanager
 def bound(refs: Sequence[Ref], values: Sequence[Array], owner: Trace | None = None) -> Iterator[None]:
-    """Bind references to other values, which belong to `owner` (by default: the current trace)."""
+    """Bind references to other values.
+
+    These belong to the trace `owner`, by default the current one.
+    """
     contents = [(r.value, r.owner) for r in refs]
     for ref, value in zip(refs, values, strict=True):
         ref.value, ref.owner = value, owner or current_trace()

@@ -508,7 +508,7 @@ class RefPassing:
         return run
 
     def _with_values_at(self, positions: Sequence[int], constant: Sequence[bool], outer: Sequence[Ref]) -> Callable[..., Any]:
-        """Return a function of values in place of `outer`, if there are some, or of new references."""
+        """Return a function of values in place of `outer`, or of new references."""
         fun = self.fun
 
         @wraps(fun)

@@ -531,7 +531,7 @@ def _cond_transpose(cotangents: Sequence[Any], index: Any, *operands: Any, branc
 def _transpose_branches(
     first: ClosedJaxpr, others: Branches, linear: Sequence[bool], nonzero: Sequence[bool]
 ) -> tuple[Branches, list[bool], list[Ref]]:
-    """Return the backward programs of the branches, with the same results and references."""
+    """Return the branches' backward programs, of the same results and references."""
     backwards = [transpose_jaxpr(b, linear, nonzero) for b in (first, *others)]
     has_cotangent = _union([b.has_cotangent for b in backwards])
     refs = [*dict.fromkeys(r for b in backwards for r in b.refs)]

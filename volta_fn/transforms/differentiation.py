@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.core.arrays.array import Array, ConcreteArray, alias, from_host
+from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, wrap
 from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import Device, current_default_device
@@ -602,7 +602,8 @@ def gradient_flat(
 def _unit_cotangent(aval: ShapedArray, device: Device) -> ConcreteArray:
     """Return the initial cotangent of a gradient: one."""
     # It is weak if the result is, so that the gradient of Python numbers is weak, as in JAX; the types of linear programs are strong.
-    return from_host(np.ones((), aval.dtype), aval.weak_type, device)
+    # It has the result's dtype even if 64 bits were allowed only while this was computed.
+    return wrap(device.backend.put(np.ones((), aval.dtype)), array_spec(aval, device))
 
 
 def gradient_of_first(linearization: Linearization, device: Device) -> list[Any]:
