@@ -159,6 +159,18 @@ class Setting:
             self.config.update(self.name, before)
 
 
+class DtypesOfNumbers(dict[type, Any]):
+    """The dtypes of Python's numbers, as `jax_enable_x64` has them."""
+
+    def __getitem__(self, kind: type) -> Any:
+        return super().__getitem__(kind)()
+
+    def get(self, kind: Any, default: Any = None) -> Any:
+        """Return the dtype of a type, or a default."""
+        make = super().get(kind)
+        return make() if make else default
+
+
 class Generator(str):
     """The name of an implementation of keys, with what tests ask of it."""
 
@@ -233,7 +245,7 @@ def _dtypes() -> dict[str, Any]:
         "default_int_dtype": integer,
         "default_uint_dtype": unsigned,
         "default_float_dtype": real,
-        "python_scalar_types_to_dtypes": {bool: np.dtype(bool), int: integer(), float: real(), complex: number()},
+        "python_scalar_types_to_dtypes": DtypesOfNumbers({bool: lambda: np.dtype(bool), int: integer, float: real, complex: number}),
         "to_inexact_dtype": lambda d: (
             np.dtype(d) if jnp.issubdtype(d, np.inexact) else real() if np.dtype(d).itemsize == 8 else np.dtype("f4")
         ),
@@ -332,7 +344,8 @@ def _loading() -> dict[str, Any]:
 
 def _dispatch() -> dict[str, Any]:
     cache = SimpleNamespace(cache_info=lambda: SimpleNamespace(misses=0), cache_clear=lambda: None)
-    return {"xla_primitive_callable": cache}
+    tokens = SimpleNamespace(clear=lambda: None, block_until_ready=lambda: None)
+    return {"xla_primitive_callable": cache, "runtime_tokens": tokens}
 
 
 #: What makes the names of a module that has some of its own.

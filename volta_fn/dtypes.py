@@ -292,13 +292,16 @@ def promote(*pairs: tuple[np.dtype, bool]) -> tuple[np.dtype, bool]:
     >>> promote((np.dtype("int32"), False), (np.dtype("float32"), True))
     (dtype('float32'), True)
 
-    A strong 64-bit integer that meets a weak float gives a weak float64, for float32 could not hold it.
+    A strong 64-bit integer that meets a weak float gives a weak float64, for float32 could not hold it. Where `set_width` allows 32 bits
+    alone, operands of 64 bits count as such of 32, unless all have the same dtype.
     Raises `DTypeError` for dtypes outside the lattice and `ArgumentError` for no operands.
     """
     if not pairs:
         raise ArgumentError("promotion needs at least one operand, got none")
+    if _CANONICAL and any(pair[0] is not pairs[0][0] for pair in pairs):  # arrays that were made while 64 bits were allowed
+        pairs = tuple([(canonical(dtype), weak) for dtype, weak in pairs])
     for dtype, _ in pairs:
-        if dtype not in STORED:
+        if dtype not in STORED and dtype not in _CANONICAL:
             raise DTypeError(f"{dtype!r} does not promote with other dtypes")
     operands = {dtype for dtype, _ in pairs}
     if stored := operands & STORAGE:

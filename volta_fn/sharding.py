@@ -516,7 +516,7 @@ def _mapped_over(
             return flat(*xs)
         name, size = rest[0], mesh.shape[rest[0]]
         dims = [0 if name in s.names() else None for s in specs]
-        outs, out_dims = vmap_flat(lambda *inner: level(rest[1:], inner), AxisData(name, size), xs, dims)
+        outs, out_dims = vmap_flat(lambda *inner: level(rest[1:], inner), AxisData(name, size, of_shards=True), xs, dims)
         varying[name] = [d is not None for d in out_dims]
         return to_front(outs, out_dims)
 

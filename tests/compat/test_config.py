@@ -341,3 +341,27 @@ def test_calls_inside_programs_do_not_warn_of_buffers_that_no_result_can_take() 
     assert [r.tolist() for r in results] == [[4.0] * 3, [1.0] * 5, [4.0] * 2]
     with pytest.warns(UserWarning, match=r"not usable: f32\[4\]"):
         total(jnp.ones(4), jnp.ones(2))
+
+
+def test_arrays_of_64_bits_count_as_such_of_32_once_x64_is_off() -> None:
+    with settings.enable_x64():
+        wide, scalar, integers = vf.numpy.arange(3.0), vf.numpy.float64(1.5), vf.numpy.arange(3)
+    config.update("jax_enable_x64", False)
+    assert [x.dtype.name for x in (wide, scalar, integers)] == ["float64", "float64", "int64"]
+    results = [wide + 1.0, 2 * scalar, wide * vf.numpy.float32(2.0), integers + 1, wide * integers, vf.numpy.where(wide > 1, wide, 0.0)]
+    assert {x.dtype.name for x in results} == {"float32", "int32"}
+    np.testing.assert_array_equal(results[2], [0.0, 2.0, 4.0])
+    np.testing.assert_array_equal(results[4], [0.0, 1.0, 4.0])
+    assert (wide * wide).dtype == np.float64
+
+
+def test_gradients_pass_through_blocks_of_64_bits() -> None:
+    def f(x: object) -> object:
+        with settings.enable_x64():
+            wide = vf.numpy.array(x, np.float64)
+            return vf.numpy.sin(wide) * wide
+
+    config.update("jax_enable_x64", False)
+    slope = vf.grad(f)(5.0)
+    assert slope.dtype == np.float32
+    np.testing.assert_allclose(slope, 5.0 * np.cos(5.0) + np.sin(5.0), rtol=1e-6)

@@ -14,7 +14,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn.errors import ArgumentError, GradientError, TreeError
-from volta_fn.experimental.jet import jet
+from volta_fn.experimental.jet import fact, jet
 
 X = np.float32([0.3, 0.8])
 W = np.float32([[0.5, -1.0], [2.0, 0.25]])
@@ -86,3 +86,7 @@ def test_unfit_series_raise() -> None:
         jet(vnp.add, (0.0, 1.0), ([1.0], [1.0, 2.0]))
     with pytest.raises(GradientError, match="floating"):
         jet(vnp.sin, (1,), ([1],))
+
+
+def test_factorials() -> None:
+    np.testing.assert_allclose(fact(np.arange(8)), jax.experimental.jet.fact(jnp.arange(8)), rtol=1e-5)

@@ -11,7 +11,7 @@ import pytest
 from jax.experimental.random import stateful_rng as theirs
 
 import volta_fn as vf
-from volta_fn.errors import ArgumentError
+from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.experimental.random import stateful_rng
 from volta_fn.experimental.xla_metadata import set_xla_metadata
 
@@ -60,3 +60,15 @@ def test_attributes_for_xla_are_accepted() -> None:
     assert vf.jit(double)(3.0) == 6.0
     with pytest.raises(vf.errors.ArgumentTypeError, match="label"):
         set_xla_metadata(label=[])
+
+
+def test_generators_spawn_those_that_they_split_into() -> None:
+    draws = [float(child.uniform()) for child in stateful_rng(5).spawn(3)]
+    assert np.allclose(draws, [float(child.uniform()) for child in theirs(5).spawn(3)], rtol=1e-6)
+    assert np.allclose(draws, vf.vmap(lambda rng: rng.uniform())(stateful_rng(5).split(3)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("transform", [vf.jit, vf.grad, vf.vmap], ids=["jit", "grad", "vmap"])
+def test_a_traced_function_needs_a_seed(transform: Callable[..., Any]) -> None:
+    with pytest.raises(ArgumentTypeError, match="one seed for all calls"):
+        transform(lambda x: x + stateful_rng().uniform())(vf.numpy.ones(3) if transform is vf.vmap else 1.0)

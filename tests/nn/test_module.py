@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 from typing import Any
 
@@ -383,3 +384,17 @@ def test_a_field_named_init_is_no_function_that_draws_parameters(default: Any) -
         Initialised()  # type: ignore[call-arg]
     with pytest.raises(ArgumentTypeError, match="children of a module are arrays"):
         Initialised(3)
+
+
+def test_static_fields_take_the_options_of_fields() -> None:
+    @vf.tree.register_dataclass
+    @dataclasses.dataclass
+    class Scale:
+        factor: float
+        names: tuple[str, ...] = nn.static(default_factory=lambda: ("x",), metadata={"unit": "m"})
+        traced: float = nn.static(default=2.0, metadata={"static": False})
+
+    scale = Scale(3.0)
+    assert scale.names == ("x",)
+    assert vf.tree.leaves(scale) == [3.0, 2.0]
+    assert Scale.__dataclass_fields__["names"].metadata == {"static": True, "unit": "m"}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
-from volta_fn import lax
+from volta_fn import dtypes, lax
 from volta_fn import numpy as jnp
 from volta_fn.errors import ArgumentError, CallbackError, GradientError
 
@@ -150,3 +150,27 @@ def test_an_eager_call_keeps_neither_the_function_nor_what_it_refers_to(kind: st
     functions = [call() for _ in range(3)]
     gc.collect()
     assert [function() for function in functions] == [None] * 3
+
+
+def test_shards_call_one_by_one() -> None:
+    mesh = vf.sharding.Mesh(np.full(2, vf.devices("cpu")[0]), "x")
+    seen: list[list[float]] = []
+
+    def shard(x: Any) -> Any:
+        vf.experimental.io_callback(lambda v: seen.append(v.tolist()), None, x, ordered=True)
+        return vf.pure_callback(lambda v: v * v.sum(), vf.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    out = vf.shard_map(shard, mesh=mesh, in_specs=vf.P("x"), out_specs=vf.P("x"))(vf.numpy.arange(4.0))
+    np.testing.assert_array_equal(out, [0.0, 1.0, 10.0, 15.0])
+    assert seen == [[0.0, 1.0], [2.0, 3.0]]
+
+
+def test_results_of_64_bits_are_rounded_where_these_are_not_allowed() -> None:
+    f = lambda x: vf.pure_callback(lambda v: np.float64(v) / 3, vf.ShapeDtypeStruct((), "float32"), x)
+    with pytest.raises(CallbackError, match="float64"):
+        f(1.0)
+    dtypes.set_width(32)
+    try:
+        assert f(1.0) == np.float32(1 / 3)
+    finally:
+        dtypes.set_width(None)

@@ -324,6 +324,8 @@ class AxisData(NamedTuple):
 
     name: Any
     size: int
+    #: Whether the examples are shards: calls of Python functions are one for each, in their order.
+    of_shards: bool = False
 
 
 class Zero(Typed):

@@ -9,14 +9,14 @@ the values in a cell are theirs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value, aval_of, from_host
-from volta_fn.core.aval import ShapedArray, Typed
+from volta_fn.core.aval import ShapedArray, Typed, check_option
 from volta_fn.core.staging import JaxprTrace, UsedRefsError
 from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace
 from volta_fn.dtypes import promote
@@ -24,6 +24,8 @@ from volta_fn.errors import DTypeError, RefError
 from volta_fn.settings import current as settings
 
 T = TypeVar("T")
+#: The kind of references whose contents are constants.
+_CONSTANT = "no_grad_no_remat"
 
 
 class AbstractRef(NamedTuple):
@@ -60,12 +62,16 @@ class Ref(Typed):
     Ref([0., 2., 0.], dtype=float32)
     """
 
-    __slots__ = ("__weakref__", "owner", "value")
+    __slots__ = ("__weakref__", "is_constant", "owner", "passing", "value")
     #: Whether the process has ever made a reference: if not, nobody has to look for them.
     exist: ClassVar[bool] = False
     # `primitives.array_operations.ref_views` sets these, when the first of them is used:
     #: Return the elements of an array at an index.
     read_part: ClassVar[Callable[[Array, Any], Array]]
+    #: What `with_view_nodes` does, unless there are no views.
+    with_view_nodes: ClassVar[Callable[[Any], Any] | None] = None
+    #: Return an array as a constant for differentiation.
+    stop_gradient: ClassVar[Callable[[Array], Array]]
     #: Return an array with other elements at an index.
     write_part: ClassVar[Callable[[Array, Any, Array], Array]]
     #: ``ref.at[index]``, ``ref.reshape(…)``, … are views of the array (`RefView`), which read and write through the reference.
@@ -78,11 +84,16 @@ class Ref(Typed):
     value: Any
     #: The trace whose values it holds: the one under which it was made, or the one that it is bound in.
     owner: Trace
+    #: Whether what it holds is constant for differentiation.
+    is_constant: bool
+    #: The jitted function whose argument it stands for, in a trace of that.
+    passing: Any
 
-    def __init__(self, value: Array) -> None:
+    def __init__(self, value: Array, is_constant: bool = False, passing: Any = None) -> None:
         Ref.exist = True
         self.value = value
         self.owner = current_trace()
+        self.is_constant, self.passing = is_constant, passing
 
     @property
     def aval(self) -> ShapedArray:
@@ -132,12 +143,14 @@ class Ref(Typed):
 
     def put(self, value: Array) -> None:
         """Replace the contents by an array of the same type."""
+        if self.is_constant and isinstance(value, Tracer):
+            value = Ref.stop_gradient(value)
         for trace in self.crossed():
             if not isinstance(trace, JaxprTrace) and isinstance(value, Tracer) and value._trace is trace:
                 raise RefError(
                     f"a reference to an array of type {self.aval} was made outside of the function that is being transformed, "
-                    f"so it cannot hold {value.origin()}. Make it an argument of the function that vmap maps, or "
-                    "write lax.stop_gradient(value)."
+                    f"so it cannot hold {value.origin()}. Make it an argument of the function that vmap maps, "
+                    "write lax.stop_gradient(value), or make it by new_ref(x, kind='no_grad_no_remat')."
                 )
         self.value = value
 
@@ -190,10 +203,13 @@ def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None)
 
     Args:
         init_val: an array, a NumPy array or a Python number.
-        memory_space, kind: accepted for compatibility; there is one memory.
+        memory_space: accepted for compatibility; there is one memory.
+        kind: "no_grad_no_remat" for a reference of constants for differentiation: what is written has no derivative then. (`checkpoint`
+            repeats no writes of other references either.)
 
     Raises:
         RefError: `init_val` is a reference.
+        ArgumentError: another `kind`.
 
     >>> import volta_fn as vf
     >>> total = vf.new_ref(0)
@@ -203,8 +219,10 @@ def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None)
     """
     if isinstance(init_val, Ref):
         raise RefError("a reference cannot hold a reference: pass ref[...], the value")
+    if kind is not None:
+        check_option(kind, "new_ref: kind", (_CONSTANT,))
     value = as_value(init_val)
-    return Ref(value.astype(value.dtype) if value.weak_type else value)
+    return Ref(value.astype(value.dtype) if value.weak_type else value, kind == _CONSTANT)
 
 
 def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
@@ -292,6 +310,15 @@ def positions_of_refs(leaves: Sequence[Any]) -> list[int]:
     return [i for i, leaf in enumerate(leaves) if type(leaf) is Ref] if Ref.exist else []
 
 
+def with_view_nodes(arguments: T) -> T:
+    """Return arguments in which views are pytrees of references.
+
+    Unflattening makes views of these again.
+    """
+    result: T = arguments if Ref.with_view_nodes is None else Ref.with_view_nodes(arguments)
+    return result
+
+
 def check_no_refs(result: Any, name: str) -> None:
     """Raise `RefError` if a function's result has references."""
     if Ref.exist and positions_of_refs(tree.leaves(result)):
@@ -299,16 +326,19 @@ def check_no_refs(result: Any, name: str) -> None:
 
 
 @contextmanager
-def bound(refs: Sequence[Ref], values: Sequence[Array]) -> Iterator[None]:
-    """Bind references to other values, which belong to the current trace."""
+def bound(refs: Sequence[Ref], values: Sequence[Array], owner: Trace | None = None) -> Iterator[None]:
+    """Bind references to other values.
+
+    These belong to the trace `owner`, by default the current one.
+    """
     contents = [(r.value, r.owner) for r in refs]
     for ref, value in zip(refs, values, strict=True):
-        ref.value, ref.owner = value, current_trace()
+        ref.value, ref.owner = value, owner or current_trace()
     try:
         yield
     finally:
-        for ref, (value, owner) in zip(refs, contents, strict=True):
-            ref.value, ref.owner = value, owner
+        for ref, (value, previous) in zip(refs, contents, strict=True):
+            ref.value, ref.owner = value, previous
 
 
 def read_all(refs: Sequence[Ref]) -> list[Array]:
@@ -323,8 +353,21 @@ def write_all(refs: Sequence[Ref], values: Sequence[Array]) -> None:
             ref.put(value)
 
 
+def check_distinct(leaves: Sequence[Any], name: str) -> list[Ref]:
+    """Return the references among leaves; raise `RefError` if one occurs twice."""
+    refs = [leaves[i] for i in positions_of_refs(leaves)]
+    if len({*map(id, refs)}) < len(refs):
+        raise RefError(f"{name} gets one mutable reference as two arguments; pass it once")
+    return refs
+
+
 #: The owner of a `Ref` while a traced function has it as an argument; the function gets a new `Ref` in its stead.
 _BORROWED = Trace(None)
+
+
+def borrowed(refs: Sequence[Ref]) -> AbstractContextManager[None]:
+    """Keep a traced function from using references that are its arguments otherwise."""
+    return bound(refs, [r.value for r in refs], _BORROWED)
 
 
 class RefArguments:
@@ -336,34 +379,50 @@ class RefArguments:
     def __init__(self, leaves: Sequence[Any], positions: Sequence[int], name: str) -> None:
         self.leaves = list(leaves)
         self.positions = tuple(positions)
-        self.refs: list[Ref] = [leaves[i] for i in positions]
-        if len({*map(id, self.refs)}) < len(self.refs):
-            raise RefError(f"{name} gets one mutable reference as two arguments; pass it once")
+        self.refs = check_distinct(leaves, name)
+
+    def with_others(self, others: Iterator[Any]) -> list[Any]:
+        """Return the leaves, with other values in place of those that are no references."""
+        return [leaf if i in self.positions else next(others) for i, leaf in enumerate(self.leaves)]
 
     def values(self) -> list[Any]:
         """Return the leaves, with the references' values in place of these."""
-        read = dict(zip(self.positions, read_all(self.refs), strict=True))
-        return [read.get(i, leaf) for i, leaf in enumerate(self.leaves)]
+        return with_leaves_at(self.positions, self.leaves, read_all(self.refs))
 
     def run(self, call: Callable[[list[Any]], tuple[T, Sequence[Array]]]) -> T:
         """Call a function of `values` that returns a result and the last values."""
         leaves = self.values()
-        contents = [(r.value, r.owner) for r in self.refs]
-        for ref in self.refs:
-            ref.owner = _BORROWED
-        try:
+        with borrowed(self.refs):
             result, last = call(leaves)
-        finally:
-            for ref, (value, owner) in zip(self.refs, contents, strict=True):
-                ref.value, ref.owner = value, owner
         write_all(self.refs, last)
         return result
 
 
-def with_refs_at(positions: Sequence[int], leaves: Sequence[Any]) -> tuple[list[Any], list[Ref]]:
-    """Return leaves with new references in place of values, and these references."""
-    refs = {i: Ref(leaves[i]) for i in positions}
-    return [refs.get(i, leaf) for i, leaf in enumerate(leaves)], [*refs.values()]
+class PassedRefError(RefError):
+    """A derivative rule gets a reference that is an argument of a jitted function.
+
+    The rule keeps the reference for backward passes, but the argument is another one at each call.
+    """
+
+    def __init__(self, ref: Ref) -> None:
+        super().__init__("a derivative rule gets a reference that is an argument of a jitted function")
+        self.passing = ref.passing
+
+
+def with_refs_at(positions: Sequence[int], leaves: Sequence[Any], outer: Sequence[Ref] = ()) -> tuple[list[Any], list[Ref]]:
+    """Return leaves with new references in place of values, and these references.
+
+    They hold constants where those that they stand for (`outer`) do.
+    """
+    constant = [r.is_constant for r in outer] or [False] * len(positions)
+    refs = [Ref(leaves[i], c) for i, c in zip(positions, constant, strict=True)]
+    return with_leaves_at(positions, leaves, refs), refs
+
+
+def with_leaves_at(positions: Sequence[int], leaves: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """Return leaves with others at some positions."""
+    replaced = dict(zip(positions, others, strict=True))
+    return [replaced.get(i, leaf) for i, leaf in enumerate(leaves)]
 
 
 def discharged(call: Callable[[list[Ref]], T]) -> T:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.arrays.array import Array, as_value, aval_of, from_host
+from volta_fn.core.arrays.array import Array, as_value, from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, interpret_jaxpr, sub_jaxprs
 from volta_fn.core.primitive import AxisData, Primitive
@@ -38,6 +38,7 @@ from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.loops import cond_p, while_p
 from volta_fn.primitives.scan import scan_p
 from volta_fn.source import SourceLocation, user_location
+from volta_fn.transforms.differentiation import marked, merge
 from volta_fn.transforms.vmap import stack_at
 
 __all__ = [
@@ -349,7 +350,7 @@ def checkify(f: Callable[..., Any], errors: frozenset[ErrorCategory] = user_chec
     It can be transformed and jitted like any other, and sees into `jit`, `scan`, `cond`, `while_loop`, `vmap` and `grad` in `f`.
 
     Args:
-        f: a function of pytrees of arrays.
+        f: a function of pytrees of arrays. Other arguments, and Python's bools, it gets as they are.
         errors: what to check: `user_checks` (calls of `check`), `nan_checks`, `div_checks`, `index_checks`, `float_checks`,
             `automatic_checks`, `all_checks`, or a union of them.
 
@@ -366,9 +367,12 @@ def checkify(f: Callable[..., Any], errors: frozenset[ErrorCategory] = user_chec
     def checked(*args: Any, **kwargs: Any) -> tuple[Error, Any]:
         leaves, in_tree = tree.flatten((args, kwargs))
         flat = FlatFunction(f, in_tree)
-        program = trace_to_jaxpr(flat, [aval_of(x) for x in leaves], function_name(f))
+        is_array = [isinstance(x, (Array, np.ndarray, np.generic, int, float, complex)) and not isinstance(x, bool) for x in leaves]
+        others = marked(leaves, is_array, False)
+        values = [as_value(x) for x in marked(leaves, is_array)]
+        program = trace_to_jaxpr(lambda *xs: flat(*merge(is_array, xs, others)), [x.aval for x in values], function_name(f))
         sites = _NumberedChecks(program, frozenset(errors))
-        state, outs = sites.run(program, sites.start(), [as_value(x) for x in leaves])
+        state, outs = sites.run(program, sites.start(), values)
         return Error(state.code, state.values, [c.message for c in sites.checks]), tree.unflatten(flat.out_tree, outs)
 
     return checked

@@ -19,9 +19,20 @@ from volta_fn.core.staging import FlatFunction, check_callable, function_name, t
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, GradientError, TreeError
 from volta_fn.primitives.data_movement.movement import instantiate
-from volta_fn.primitives.elementwise.arithmetic import add, div, mul, sub
+from volta_fn.primitives.elementwise.arithmetic import add, div, exp, mul, sub
+from volta_fn.primitives.elementwise.special import lgamma
 from volta_fn.transforms.custom_derivatives import custom_jvp_call_p
 from volta_fn.transforms.differentiation import jvp_jaxpr
+
+
+def fact(n: Any) -> Array:
+    """Return n!, for a number or an array.
+
+    >>> fact(4)
+    Array(24., dtype=float32, weak_type=True)
+    """
+    return exp(lgamma(as_value(n) + 1.0))
+
 
 #: Coefficients 0, 1, …: all of a value that varies, the first alone of a constant.
 Series = list[Array]

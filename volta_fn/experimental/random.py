@@ -13,7 +13,8 @@ from volta_fn import numpy as vnp
 from volta_fn import random, tree
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.refs import Ref, new_ref
-from volta_fn.errors import ArgumentError
+from volta_fn.core.trace import EVAL, current_trace
+from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.random.keys import PRNGKeyArray
 
 __all__ = ["StatefulPRNG", "stateful_rng"]
@@ -24,11 +25,15 @@ Size = int | Sequence[int] | None
 def stateful_rng(seed: Any = None, *, impl: Any = None) -> StatefulPRNG:
     """Create a generator from a seed (by default one of the operating system's).
 
+    Raises `ArgumentTypeError` without a seed while a function is traced or transformed.
+
     >>> rng = stateful_rng(0)
     >>> rng.uniform(size=2).round(3), rng.uniform(size=2).round(3)
     (Array([0.842, 0.182], dtype=float32), Array([0.007, 0.021], dtype=float32))
     """
     if seed is None:
+        if current_trace() is not EVAL:
+            raise ArgumentTypeError("stateful_rng: a traced function has one seed for all calls; pass it, or make the generator outside")
         seed = int(np.random.SeedSequence().generate_state(1, np.uint32)[0]) >> 1
     return StatefulPRNG(random.key(seed, impl=impl), new_ref(vnp.asarray(0)))
 
@@ -81,6 +86,14 @@ class StatefulPRNG:
     def split(self, num: int | Sequence[int]) -> StatefulPRNG:
         """Return independent generators as one with leading dimensions, to map over."""
         return StatefulPRNG(random.split(self.key(), num), new_ref(vnp.zeros(num, "int32")))
+
+    def spawn(self, num: int) -> list[StatefulPRNG]:
+        """Return independent generators; they are those that `split` has as one.
+
+        >>> [round(float(child.uniform()), 3) for child in stateful_rng(0).spawn(2)]
+        [0.072, 0.016]
+        """
+        return [StatefulPRNG(key, new_ref(vnp.asarray(0))) for key in random.split(self.key(), num)]
 
 
 def _sizes(size: Size, *parameters: Any) -> tuple[int, ...]:

@@ -14,7 +14,19 @@ from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import current_default_device, find_device, local_devices
 from volta_fn.core.jaxpr import constraints_of, devices_of
-from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, positions_of_refs, read_all, with_refs_at, write_all
+from volta_fn.core.refs import (
+    PassedRefError,
+    Ref,
+    RefArguments,
+    borrowed,
+    bound,
+    check_no_refs,
+    positions_of_refs,
+    read_all,
+    with_leaves_at,
+    with_view_nodes,
+    write_all,
+)
 from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, describe_data, function_name, leaf_structure, wraps
 from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError
@@ -37,6 +49,7 @@ P = ParamSpec("P")
 Rest = ParamSpec("Rest")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 
 
 class CacheInfo(NamedTuple):
@@ -287,10 +300,10 @@ class Jitted(JittedFunction, Generic[P, R_co]):
             equation = self._cache.equations.get(self._equation_key(args))
         except (AttributeError, TypeError, ValueError):  # a pytree of arrays; a static argument that cannot be hashed, or is an array
             equation = None
-        if equation is None:
+        arrays = [a for i, a in enumerate(args) if i not in self._options.argnums and a is not None]
+        if equation is None or (Ref.exist and not all(isinstance(a, Array) for a in arrays)):  # a reference has its array's type
             return self._call_by_request(args, {})
         params, assemble = equation
-        arrays = [a for i, a in enumerate(args) if i not in self._options.argnums and a is not None]
         return assemble(current_trace().process(jit_p, arrays, params))
 
     def _call_by_request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -303,6 +316,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
             return self._in_python(Request(self._fun, self._options, args, kwargs))
         if self._ref_passing is not None:
             return self._ref_passing(args, kwargs)
+        args, kwargs = with_view_nodes((args, kwargs))
         request = Request(self._fun, self._options, args, kwargs)
         if Ref.exist and positions_of_refs(request.leaves):
             return self._switch_to_ref_passing([])(args, kwargs)
@@ -358,12 +372,22 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     def trace(self, *args: Any, **kwargs: Any) -> PublicTraced:
         """Trace for arguments like these (arrays or `ShapeDtypeStruct`)."""
+        if self._ref_passing is not None:
+            return self._ref_passing.trace(args, kwargs)
+        args, kwargs = with_view_nodes((args, kwargs))
         request = Request(self._fun, self._options, args, kwargs)
+        if positions_of_refs(request.leaves):
+            return self._switch_to_ref_passing([]).trace(args, kwargs)
         request.leaves, request.in_tree = describe_data(request.leaves, request.in_tree)
         avals = [_abstract(x) for x in request.leaves]
         shardings = [_sharding(x) for x in request.leaves]
         function = SHARDED.with_argument_shardings(request.function, shardings) if any(shardings) else request.function
-        traced = trace_function(function, request.in_tree, avals, function_name(self._fun))
+        try:
+            traced = trace_function(function, request.in_tree, avals, function_name(self._fun))
+        except UsedRefsError as used:
+            if "_ref_values" in kwargs:
+                raise
+            return self._switch_to_ref_passing(used.refs).trace(args, kwargs)
         traced.donate(request.donated(), request.in_tree)
         public: PublicTraced = load("volta_fn.jit.stages").Traced(traced, request.in_tree, current_default_device())
         return public
@@ -400,6 +424,18 @@ def _sharding(value: Any) -> Any:
 # A program takes the references' values as further arguments, and returns the last ones as further results.
 
 
+class _RefCall(NamedTuple):
+    """A call of a jitted function with values in place of references."""
+
+    #: The `Jitted` function that returns a result, and the last values.
+    function: Any
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    refs: Sequence[Ref]
+    #: The references that are arguments.
+    arguments: Sequence[Ref]
+
+
 class RefPassing:
     """The calls of a jitted function that closes over `refs`, or gets references."""
 
@@ -412,39 +448,52 @@ class RefPassing:
         self.closing_over = jitted(self._with_values(), options) if refs else None
         #: Functions of arguments with values in place of references, by where these are.
         self.by_positions: dict[Any, Jitted[..., Any]] = {}
+        #: Whether derivative rules keep arguments: each program is one of certain references then.
+        self.binds_arguments = False
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.closing_over is not None:
-            result, values = self.closing_over(*args, **kwargs, _ref_values=read_all(self.refs))
-            write_all(self.refs, values)
-            return result
-        leaves, structure = tree.flatten((args, kwargs))
-        positions = tuple(positions_of_refs(leaves))
-        function = self._with_values_at(structure, positions)
-        if not positions:
-            return function(*args, **kwargs)
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], compiled: Callable[..., Any] | None = None) -> Any:
+        """Call the function, or what `trace` returned, when it is compiled."""
+        call, (result, values) = self._run(lambda call: (compiled or call.function)(*call.args, **call.kwargs), args, kwargs)
+        write_all(call.refs, values)
+        return result
 
-        def run(plain: list[Any]) -> Any:
-            positional, named = tree.unflatten(structure, plain)
-            return function(*positional, **named)
-
-        return RefArguments(leaves, positions, self.name).run(run)
+    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PublicTraced:
+        """Trace for arguments like these; see `Jitted.trace`."""
+        _, traced = self._run(lambda call: call.function.trace(*call.args, **call.kwargs), args, kwargs)
+        traced.passings.insert(0, self)
+        return traced
 
     def why_missed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         """Return why a call would be compiled; see `Jitted.why_missed`."""
-        if self.closing_over is not None:
-            return self.closing_over.why_missed(*args, **kwargs, _ref_values=read_all(self.refs))
-        leaves, structure = tree.flatten((args, kwargs))
-        positions = tuple(positions_of_refs(leaves))
-        positional, named = tree.unflatten(structure, RefArguments(leaves, positions, self.name).values())
-        return self._with_values_at(structure, positions).why_missed(*positional, **named)
+        return self._run(lambda call: call.function.why_missed(*call.args, **call.kwargs), args, kwargs)[1]
 
-    def _with_values_at(self, structure: Any, positions: tuple[int, ...]) -> Jitted[..., Any]:
-        """Return the jitted function of arguments with values in place of references."""
-        key = structure, positions
+    def _run(self, run: Callable[[_RefCall], T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_RefCall, T]:
+        """Return a call with values in place of references, and what `run` makes of it."""
+        args, kwargs = with_view_nodes((args, kwargs))
+        call = self._call(args, kwargs)
+        try:
+            with borrowed(call.arguments):
+                return call, run(call)
+        except PassedRefError as error:
+            if error.passing is not self:
+                raise
+        self.binds_arguments = True
+        return self._run(run, args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _RefCall:
+        if self.closing_over is not None:
+            return _RefCall(self.closing_over, args, {**kwargs, "_ref_values": read_all(self.refs)}, self.refs, ())
+        leaves, structure = tree.flatten((args, kwargs))
+        arguments = RefArguments(leaves, positions_of_refs(leaves), self.name)
+        positional, named = tree.unflatten(structure, arguments.values())
+        outer = arguments.refs if self.binds_arguments else []
+        constant = tuple([r.is_constant for r in arguments.refs])
+        key = structure, arguments.positions, constant, *outer
         if key not in self.by_positions:
-            self.by_positions[key] = self.jitted(self._at(positions) if positions else self.fun, self.options)
-        return self.by_positions[key]
+            if len(self.by_positions) >= _TRANSFORMS:
+                self.by_positions.clear()
+            self.by_positions[key] = self.jitted(self._with_values_at(arguments.positions, constant, outer), self.options)
+        return _RefCall(self.by_positions[key], positional, named, arguments.refs, arguments.refs)
 
     def _with_values(self) -> Callable[..., Any]:
         fun, refs = self.fun, self.refs
@@ -458,16 +507,19 @@ class RefPassing:
 
         return run
 
-    def _at(self, positions: Sequence[int]) -> Callable[..., Any]:
+    def _with_values_at(self, positions: Sequence[int], constant: Sequence[bool], outer: Sequence[Ref]) -> Callable[..., Any]:
+        """Return a function of values in place of `outer`, or of new references."""
         fun = self.fun
 
         @wraps(fun)
         def run(*args: Any, **kwargs: Any) -> Any:
-            leaves, structure = tree.flatten((args, kwargs))
-            inner, refs = with_refs_at(positions, leaves)
-            positional, named = tree.unflatten(structure, inner)
-            result = fun(*positional, **named)
-            check_no_refs(result, self.name)
-            return result, read_all(refs)
+            leaves, structure = tree.flatten(with_view_nodes((args, kwargs)))
+            values = [leaves[i] for i in positions]
+            refs = outer or [Ref(value, c, self) for value, c in zip(values, constant, strict=True)]
+            with bound(refs, values):
+                positional, named = tree.unflatten(structure, with_leaves_at(positions, leaves, refs))
+                result = fun(*positional, **named)
+                check_no_refs(result, self.name)
+                return result, read_all(refs)
 
         return run

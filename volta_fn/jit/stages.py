@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from volta_fn import tree
@@ -353,6 +354,8 @@ class _Stage:
         self._device = device
         #: The structure of the dynamic arguments, ``(args, kwargs)``.
         self.in_tree = in_tree
+        #: What passes values in place of references, outermost first: each has the last values as another result.
+        self.passings: list[Callable[..., Any]] = []
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
@@ -367,13 +370,20 @@ class _Stage:
     @property
     def out_tree(self) -> Any:
         """The structure of the result."""
-        return self._traced.out_tree
+        return tree.structure(self._result([*range(self._traced.out_tree.num_leaves)]))
+
+    def _result(self, leaves: Sequence[Any]) -> Any:
+        """Return leaves as the function's result, without values of references."""
+        result = tree.unflatten(self._traced.out_tree, leaves)
+        for _ in self.passings:
+            result = result[0]
+        return result
 
     @property
     def out_info(self) -> Any:
         """The results' shapes and dtypes, as a pytree of `ShapeDtypeStruct`."""
         avals = self._traced.jaxpr.out_avals
-        return tree.unflatten(self._traced.out_tree, [struct_of(a, s) for a, s in zip(avals, self._out_shardings(), strict=True)])
+        return self._result([struct_of(a, s) for a, s in zip(avals, self._out_shardings(), strict=True)])
 
     def _in_shardings(self) -> list[Any]:
         """Return the sharding of each argument that the program splits, else None."""
@@ -390,7 +400,7 @@ class _Stage:
     @property
     def out_avals(self) -> Any:
         """The types of the results, as a pytree."""
-        return tree.unflatten(self._traced.out_tree, self._traced.jaxpr.out_avals)
+        return self._result(self._traced.jaxpr.out_avals)
 
     @property
     def in_avals(self) -> Any:
@@ -436,7 +446,9 @@ class Traced(_Stage):
         for aval in self._traced.jaxpr.in_avals:
             for size in filter(is_symbolic_dim, aval.shape):
                 size.__index__()
-        return Lowered(self._traced, self.in_tree, self._device)
+        lowered = Lowered(self._traced, self.in_tree, self._device)
+        lowered.passings = self.passings
+        return lowered
 
 
 class Lowered(_Stage):
@@ -566,6 +578,10 @@ class Lowered(_Stage):
         return Compiled(self)
 
 
+def _with_values(passing: Callable[..., Any], compiled: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return passing(args, kwargs, compiled)
+
+
 class Compiled(_Stage):
     """A compiled function of arrays, from ``jit(f).lower(*args).compile()``.
 
@@ -575,6 +591,7 @@ class Compiled(_Stage):
     def __init__(self, lowered: Lowered) -> None:
         super().__init__(lowered._traced, lowered.in_tree, lowered._device)
         self._lowered = lowered
+        self.passings = lowered.passings
         self._run: Callable[..., Any] = compile_for(self._traced, self._device).run
         self._wanted = [(a.shape, a.dtype) for a in self._arguments]
         self._is_split = bool(constraints_of(self._traced.jaxpr))
@@ -582,6 +599,12 @@ class Compiled(_Stage):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program."""
+        call = self._call
+        for passing in reversed(self.passings):
+            call = partial(_with_values, passing, call)
+        return call(*args, **kwargs)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         leaves, structure = tree.flatten((args, kwargs))
         values = [as_value(x) for x in leaves]
         if structure != self.in_tree or [(v.shape, v.dtype) for v in values] != self._wanted:
@@ -616,7 +639,7 @@ class Compiled(_Stage):
     @property
     def output_shardings(self) -> Any:
         """The sharding of each result, as a pytree."""
-        return tree.unflatten(self._traced.out_tree, [s or SingleDeviceSharding(self._device) for s in self._out_shardings()])
+        return self._result([s or SingleDeviceSharding(self._device) for s in self._out_shardings()])
 
     def _difference(self, structure: tree.TreeDef, values: Sequence[Array]) -> str:
         """Say for which arguments the function was compiled, and which others it got."""

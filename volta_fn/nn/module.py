@@ -46,10 +46,11 @@ _LEAVES = (Array, np.ndarray, np.generic, ShapeDtypeStruct)
 T = TypeVar("T")
 
 
-def static(*, default: Any = dataclasses.MISSING) -> Any:
+def static(*, default: Any = dataclasses.MISSING, metadata: Mapping[str, Any] | None = None, **options: Any) -> Any:
     """Declare a field of a `Module` as a hyper-parameter.
 
-    Its value is hashable, and belongs to the tree's structure instead of its children.
+    Its value is hashable, and belongs to the tree's structure instead of its children. The class may be another dataclass that is a pytree,
+    too. `options` are those of `dataclasses.field`.
 
     >>> class Scale(vf.nn.Module):
     ...     factor: vf.Array
@@ -59,7 +60,8 @@ def static(*, default: Any = dataclasses.MISSING) -> Any:
     >>> vf.tree.map(lambda leaf: 2 * leaf, Scale(vf.numpy.ones(2), power=3))
     Scale(factor: f32[2], power=3)
     """
-    return dataclasses.field(default=default, metadata={"static": True})
+    field: Any = dataclasses.field(default=default, metadata={"static": True, **(metadata or {})}, **options)
+    return field
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(static, dataclasses.field))

@@ -291,10 +291,12 @@ def _evaluate(*operands: np.ndarray, callback: HostFunction, result_avals: Avals
 def _checked_result(result: Any, aval: ShapedArray) -> np.ndarray:
     """Convert a result to a NumPy array.
 
-    A Python number takes the promised dtype if it would in an operation with such an array.
+    A Python number takes the promised dtype if it would in an operation with such an array. Where 64 bits are not allowed, numbers of 64
+    bits are rounded to 32, as everywhere.
     """
     if type(result) not in (int, float, complex):
-        return np.asarray(result)
+        values = np.asarray(result)
+        return values.astype(dtypes.canonical(values.dtype), copy=False)
     combined, _ = dtypes.promote((aval.dtype, False), dtypes.scalar_dtype(result))
     return np.asarray(result, aval.dtype if combined == aval.dtype else None)
 
@@ -308,6 +310,8 @@ def _batch(
     result_avals: Avals,
     vmap_method: str | None,
 ) -> tuple[Sequence[Array], list[int]]:
+    if vmap_method is None and axis.of_shards:
+        vmap_method = "sequential"
     if vmap_method is None:
         raise ArgumentError(f"{callback.name} is called under vmap: say how with pure_callback(..., vmap_method=…), one of {VMAP_METHODS}")
     settings: dict[str, Any] = {"callback": callback, "vmap_method": vmap_method}
@@ -393,10 +397,10 @@ def _host_call(
 def _io_batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, callback: HostFunction, result_avals: Avals, ordered: bool
 ) -> tuple[Sequence[Array], list[int]]:
-    if ordered:
+    if ordered and not axis.of_shards:
         raise ArgumentError(f"{callback.name} is an ordered io_callback, so vmap cannot map it: the examples have no order")
     front = to_front(args, dims)
-    one = functools.partial(bind, io_callback_p, callback=callback, result_avals=result_avals, ordered=False)
+    one = functools.partial(bind, io_callback_p, callback=callback, result_avals=result_avals, ordered=ordered)
     outs = _one_by_one(front, [d is not None for d in dims], axis.size, one)
     return outs, [0] * len(outs)
 

@@ -480,7 +480,8 @@ def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -
                 break
         else:
             return list(args)
-        if dtype in dtypes.INEXACT and {*map(type, args[1:])} <= {float, int}:  # numbers do not change it
+        keeps_dtype = dtype in dtypes.INEXACT and dtypes.canonical(dtype) is dtype
+        if keeps_dtype and {*map(type, args[1:])} <= {float, int}:  # numbers do not change it
             return [first, *[to_dtype(a, dtype) for a in args[1:]]]
     try:
         pairs = [_typed(a) for a in args]

@@ -14,7 +14,7 @@ from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import PRIMITIVES, Primitive, reduction_of
-from volta_fn.core.refs import Ref, bound, check_no_refs, discharged, positions_of_refs, read_all, write_all
+from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, discharged, positions_of_refs, read_all, with_view_nodes, write_all
 from volta_fn.core.staging import check_callable, function_name, leaf_structure, wraps
 from volta_fn.core.trace import bind, is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, TreeError
@@ -140,9 +140,11 @@ def switch(index: Any, branches: Sequence[Callable[..., R]], *operands: Any, ope
 
 def _choose(name: str, index: Array, functions: dict[str, Callable[..., Any]], operands: tuple[Any, ...]) -> Any:
     """Evaluate one of the functions, whose references become operands and results."""
+    operands = with_view_nodes(operands)
     leaves, structure = tree.flatten(operands)
     if positions := positions_of_refs(leaves):
-        closed = {label: _bind_references(f, leaves, positions, structure) for label, f in functions.items()}
+        arguments = RefArguments(leaves, positions, name)
+        closed = {label: _bind_references(f, arguments, structure) for label, f in functions.items()}
         return _choose(name, index, closed, tuple([x for i, x in enumerate(leaves) if i not in positions]))
 
     def run(refs: list[Ref]) -> Any:
@@ -156,13 +158,12 @@ def _choose(name: str, index: Array, functions: dict[str, Callable[..., Any]], o
     return discharged(run)
 
 
-def _bind_references(function: Callable[..., Any], leaves: Sequence[Any], positions: Sequence[int], structure: Any) -> Callable[..., Any]:
+def _bind_references(function: Callable[..., Any], arguments: RefArguments, structure: Any) -> Callable[..., Any]:
     """Bind the references among a function's leaves; return a function of the rest."""
 
     @wraps(function)
     def run(*others: Any) -> Any:
-        rest = iter(others)
-        return function(*tree.unflatten(structure, [leaf if i in positions else next(rest) for i, leaf in enumerate(leaves)]))
+        return function(*tree.unflatten(structure, arguments.with_others(iter(others))))
 
     return run
 

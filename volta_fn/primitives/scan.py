@@ -421,7 +421,7 @@ def scan(
 
         @wraps(f)
         def step(carry: Any, row: Any) -> Any:
-            rows, refs = with_refs_at(positions, row)
+            rows, refs = with_refs_at(positions, row, arguments.refs)
             carry, y = f(carry, tree.unflatten(structure, rows))
             check_no_refs((carry, y), "scan")
             return carry, (y, read_all(refs))

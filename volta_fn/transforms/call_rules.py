@@ -192,8 +192,9 @@ def jvp_of_call(
 def transpose_of_call(call: Call, closed: ClosedJaxpr, cotangents: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """Call the backward program, of the values that are not linear and the cotangents."""
     linear, nonzero = linear_marks(args), nonzero_marks(cotangents)
-    backward, has_cotangent = transpose_jaxpr(closed, linear, nonzero)
-    return per_operand(call(backward, [*marked(args, linear, False), *marked(cotangents, nonzero)]), linear, has_cotangent)
+    backward = transpose_jaxpr(closed, linear, nonzero)
+    results = backward.run(call, [*marked(args, linear, False), *marked(cotangents, nonzero)])
+    return per_operand(results, linear, backward.has_cotangent)
 
 
 def batch_of_call(
@@ -297,7 +298,7 @@ def _attention_tangent_transpose(
     if type(cotangents[0]) is Zero:
         return [None] * len(args)
     residuals = marked(args, linear, False)
-    backward, has_cotangent = transpose_jaxpr(jaxpr, linear, [True])
+    backward, has_cotangent, _ = transpose_jaxpr(jaxpr, linear, [True])
     tangents = args[len(args) - sum(moved) :]
     if all(has_cotangent) and all(type(t) is Linear for t in tangents):
         results = bind(

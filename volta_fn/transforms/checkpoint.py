@@ -14,7 +14,8 @@ from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.caches import exact
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, has_effects, inline_calls, program_cache, prune_inputs
 from volta_fn.core.primitive import AxisData, Primitive
-from volta_fn.core.staging import check_callable, eval_jaxpr, positional_index, trace_to_jaxpr, wraps
+from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, discharged, positions_of_refs, read_all, with_view_nodes, write_all
+from volta_fn.core.staging import check_callable, eval_jaxpr, function_name, positional_index, trace_to_jaxpr, wraps
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.primitives.call import call_primitive, jit_p, optimization_barrier_p
 from volta_fn.primitives.contraction import dot_general_p
@@ -37,7 +38,8 @@ def checkpoint(
 ) -> Callable[P, R]:
     """Make a function like `fun` that recomputes values in the backward pass.
 
-    Like `jit` it traces `fun` once per types of arguments, so `fun` must be pure. Effects such as `debug.print` are not repeated.
+    Like `jit` it traces `fun` once per types of arguments, so `fun` must be pure. Effects such as `debug.print` are not repeated, nor are
+    writes to references, which `fun` may get or close over.
 
     Args:
         fun: a function of pytrees of arrays.
@@ -52,29 +54,44 @@ def checkpoint(
     Array(12., dtype=float32)
     """
     check_callable(fun, "checkpoint")
-    programs = Programs(fun)
+    programs, name = Programs(fun), function_name(fun)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
 
     @wraps(fun)
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
         if current_trace() is EVAL:
-            return fun(*args, **kwargs)
+            result = fun(*args, **kwargs)
+            check_no_refs(result, name)
+            return result
+        args, kwargs = with_view_nodes((args, kwargs))
         static = [positional_index(i, len(args), "checkpoint") for i in numbers]
         dynamic = [i for i in range(len(args)) if i not in static]
         fixed = {name: kwargs[name] for name in names if name in kwargs}
         leaves, in_tree = tree.flatten(([args[i] for i in dynamic], {n: x for n, x in kwargs.items() if n not in fixed}))
-        values = [as_value(x) for x in leaves]
+        arguments = RefArguments(leaves, positions_of_refs(leaves), name)
+        values = [as_value(x) for i, x in enumerate(leaves) if i not in arguments.positions]
 
-        def call(flat: Sequence[Array]) -> Any:
-            positional, named = tree.unflatten(in_tree, flat)
-            merged = dict(zip(dynamic, positional, strict=True))
-            return fun(*[merged.get(i, arg) for i, arg in enumerate(args)], **named, **fixed)
+        def run(refs: list[Ref]) -> Any:
+            """Return the result of a program that takes and returns the values of references."""
 
-        key = in_tree, tuple(fixed), exact((*[args[i] for i in static], *fixed.values()))
-        traced, operands = programs.trace(call, values, key)
-        outs = bind(checkpoint_p, *operands, jaxpr=traced.jaxpr, policy=policy, prevent_cse=prevent_cse)
-        return tree.unflatten(traced.out_tree, outs)
+            def call(flat: Sequence[Array]) -> Any:
+                operands = iter(flat[: len(values)])
+                positional, named = tree.unflatten(in_tree, arguments.with_others(operands))
+                merged = dict(zip(dynamic, positional, strict=True))
+                with bound(refs, flat[len(values) :]):
+                    result = fun(*[merged.get(i, arg) for i, arg in enumerate(args)], **named, **fixed)
+                    check_no_refs(result, name)
+                    return result, read_all(refs)
+
+            key = in_tree, tuple(fixed), exact((*[args[i] for i in static], *fixed.values())), (*arguments.refs, *refs)
+            traced, operands = programs.trace(call, [*values, *read_all(refs)], key)
+            outs = bind(checkpoint_p, *operands, jaxpr=traced.jaxpr, policy=policy, prevent_cse=prevent_cse)
+            result, last = tree.unflatten(traced.out_tree, outs)
+            write_all(refs, last)
+            return result
+
+        return discharged(run)
 
     return checkpointed
 

@@ -12,6 +12,7 @@ from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, dce_jaxpr, has_effects, inline_calls, program_cache
 from volta_fn.core.primitive import AxisData, Zero
+from volta_fn.core.refs import Ref, read_all, write_all
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Tracer, bind
 from volta_fn.dtypes import INEXACT
@@ -25,6 +26,7 @@ from volta_fn.primitives.reduction import reduce_or
 from volta_fn.primitives.scan import scan_p
 from volta_fn.transforms.call_rules import paired_order, reordered, split_program, with_unused
 from volta_fn.transforms.differentiation import (
+    Backward,
     PartialEvalTrace,
     fixed_point,
     jvp_jaxpr,
@@ -214,23 +216,24 @@ def _transposed_loop(cotangents: Sequence[Any], args: Sequence[Any], params: dic
     linear, values = _Operands.of(tuple(linear_marks(args)), params), _Operands.of(args, params)
     ys_nonzero = nonzero_marks(cotangents[count:])
     backward = _backward_body(closed, linear, ys_nonzero)
-    carry = [*[instantiate(Zero(a)) for a in backward.sums], *map(instantiate, cotangents[:count])]
+    carry = [*[instantiate(Zero(a)) for a in backward.sums], *map(instantiate, cotangents[:count]), *read_all(backward.refs)]
     rows = [*marked(values.rows, linear.rows, False), *marked(cotangents[count:], ys_nonzero)]
     opposite = {**params, "reverse": not params["reverse"]}
     flat = _bind_scan(opposite, backward.body, marked(values.consts, linear.consts, False), carry, rows)
-    sum_count = len(backward.sums)
+    sum_count, carry_count = len(backward.sums), len(carry)
+    write_all(backward.refs, flat[sum_count + count : carry_count])
     return [
         *per_operand(flat[:sum_count], linear.consts, backward.const_has_cotangent),
         *flat[sum_count : sum_count + count],
-        *per_operand(flat[sum_count + count :], linear.rows, backward.row_has_cotangent),
+        *per_operand(flat[carry_count:], linear.rows, backward.row_has_cotangent),
     ]
 
 
-class _Backward(NamedTuple):
+class _BackwardLoop(NamedTuple):
     """The body of a backward loop.
 
-    It takes the consts that are not linear; sums, and cotangents of the carry; the rows that are not linear, and the nonzero cotangents
-    of y. It returns the next sums, cotangents of the carry, and those of rows.
+    It takes the consts that are not linear; sums, cotangents of the carry, and values of references; the rows that are not linear, and the
+    nonzero cotangents of y. It returns the next sums, cotangents of the carry, values of references, and cotangents of rows.
     """
 
     body: ClosedJaxpr
@@ -239,17 +242,19 @@ class _Backward(NamedTuple):
     #: The linear consts, and the linear rows, that have a cotangent.
     const_has_cotangent: Sequence[bool]
     row_has_cotangent: Sequence[bool]
+    #: The references that users' backward rules read and write.
+    refs: list[Ref]
 
 
 @program_cache
-def _backward_body(closed: ClosedJaxpr, linear: _Operands, ys_nonzero: Sequence[bool]) -> _Backward:
+def _backward_body(closed: ClosedJaxpr, linear: _Operands, ys_nonzero: Sequence[bool]) -> _BackwardLoop:
     count = len(linear.carry)
     avals = _Operands.split(closed.in_avals, len(linear.consts), count)
     is_linear, ct_nonzero = [*linear.consts, *[True] * count, *linear.rows], [*[True] * count, *ys_nonzero]
     # The cotangent of a const of which iterations read some elements is added to these of the sum.
     reads = {e.invars[0] for e in closed.eqns if e.primitive.accumulate is not None}
     in_place = [number for number, mark in enumerate(linear.consts) if mark and closed.jaxpr.invars[number] in reads]
-    transposed, marks = transpose_jaxpr(closed, is_linear, ct_nonzero, tuple(in_place))
+    transposed, marks, refs = transpose_jaxpr(closed, is_linear, ct_nonzero, tuple(in_place))
     has_cotangent = _Operands.split(marks, sum(linear.consts), count)  # of the linear operands
     sums = marked(marked(avals.consts, linear.consts), has_cotangent.consts)
     summed = marked(marked(range(len(linear.consts)), linear.consts), has_cotangent.consts)
@@ -258,15 +263,18 @@ def _backward_body(closed: ClosedJaxpr, linear: _Operands, ys_nonzero: Sequence[
 
     def run(*flat: Array) -> list[Array]:
         consts = flat[:const_count]
-        totals, cts, rows = _Operands.split(flat[const_count:], len(sums), count)
-        outs = iter(eval_jaxpr(transposed, *consts, *rows[:row_count], *cts, *rows[row_count:], *marked(totals, is_in_place)))
+        totals, carry, rows = _Operands.split(flat[const_count:], len(sums), count + len(refs))
+        cts, values = carry[:count], carry[count:]
+        flat_outs = eval_jaxpr(transposed, *consts, *rows[:row_count], *cts, *rows[row_count:], *marked(totals, is_in_place), *values)
+        outs, last = iter(flat_outs[: len(flat_outs) - len(refs)]), flat_outs[len(flat_outs) - len(refs) :]
         new_totals = [next(outs) if mark else add(total, next(outs)) for total, mark in zip(totals, is_in_place, strict=True)]
         new_cts = [next(outs) if h else instantiate(Zero(a)) for h, a in zip(has_cotangent.carry, avals.carry, strict=True)]
-        return [*new_totals, *new_cts, *outs]
+        return [*new_totals, *new_cts, *last, *outs]
 
     y_avals = [a.update(weak_type=False) for a in marked(closed.out_avals[count:], ys_nonzero)]
-    inputs = [*marked(avals.consts, linear.consts, False), *sums, *avals.carry, *marked(avals.rows, linear.rows, False), *y_avals]
-    return _Backward(trace_to_jaxpr(run, inputs, "backward"), sums, has_cotangent.consts, has_cotangent.rows)
+    carry_avals = [*sums, *avals.carry, *[r.aval for r in refs]]
+    inputs = [*marked(avals.consts, linear.consts, False), *carry_avals, *marked(avals.rows, linear.rows, False), *y_avals]
+    return _BackwardLoop(trace_to_jaxpr(run, inputs, "backward"), sums, has_cotangent.consts, has_cotangent.rows, refs)
 
 
 # Batching.
@@ -511,33 +519,44 @@ def _with_slots(
 @transpose_rules.register(cond_p)
 def _cond_transpose(cotangents: Sequence[Any], index: Any, *operands: Any, branches: Branches) -> list[Any]:
     linear, nonzero = linear_marks(operands), nonzero_marks(cotangents)
-    backward, has_cotangent = _transpose_branches(branches[0], branches[1:], linear, nonzero)
-    flat = bind(cond_p, index, *marked(operands, linear, False), *marked(cotangents, nonzero), branches=backward)
-    return [None, *per_operand(flat, linear, has_cotangent)]
+    backward, has_cotangent, refs = _transpose_branches(branches[0], branches[1:], linear, nonzero)
+    values = marked(operands, linear, False)
+    flat = bind(cond_p, index, *values, *marked(cotangents, nonzero), *read_all(refs), branches=backward)
+    count = sum(has_cotangent)
+    write_all(refs, flat[count:])
+    return [None, *per_operand(flat[:count], linear, has_cotangent)]
 
 
 @program_cache
 def _transpose_branches(
     first: ClosedJaxpr, others: Branches, linear: Sequence[bool], nonzero: Sequence[bool]
-) -> tuple[Branches, list[bool]]:
-    pairs = [transpose_jaxpr(b, linear, nonzero) for b in (first, *others)]
-    has_cotangent = _union([marks for _, marks in pairs])
+) -> tuple[Branches, list[bool], list[Ref]]:
+    """Return the branches' backward programs, of the same results and references."""
+    backwards = [transpose_jaxpr(b, linear, nonzero) for b in (first, *others)]
+    has_cotangent = _union([b.has_cotangent for b in backwards])
+    refs = [*dict.fromkeys(r for b in backwards for r in b.refs)]
     avals = marked(first.in_avals, linear)
-    return tuple([_with_required_cotangents(backward, computed, has_cotangent, avals) for backward, computed in pairs]), has_cotangent
+    return tuple([_with_required_results(b, has_cotangent, avals, refs) for b in backwards]), has_cotangent, refs
 
 
-def _with_required_cotangents(
-    backward: ClosedJaxpr, computed: Sequence[bool], required: Sequence[bool], avals: Sequence[ShapedArray]
-) -> ClosedJaxpr:
-    """Let a backward program return zeros for cotangents that it does not compute."""
-    if list(computed) == list(required):
-        return backward
+def _with_required_results(backward: Backward, required: Sequence[bool], avals: Sequence[ShapedArray], refs: Sequence[Ref]) -> ClosedJaxpr:
+    """Let a backward program return zeros for cotangents that it does not compute.
+
+    It takes and returns the values of all `refs`.
+    """
+    program, computed, used = backward
+    if list(computed) == list(required) and used == list(refs):
+        return program
+    count = len(program.in_avals) - len(used)
 
     def run(*args: Array) -> list[Array]:
-        cotangents = merge(computed, eval_jaxpr(backward, *args), map(Zero, marked(avals, computed, False)))
-        return [instantiate(ct) for ct in marked(cotangents, required)]
+        values = dict(zip(refs, args[count:], strict=True))
+        outs = eval_jaxpr(program, *args[:count], *[values[r] for r in used])
+        values.update(zip(used, outs[sum(computed) :], strict=True))
+        cotangents = merge(computed, outs[: sum(computed)], map(Zero, marked(avals, computed, False)))
+        return [*[instantiate(ct) for ct in marked(cotangents, required)], *values.values()]
 
-    return trace_to_jaxpr(run, backward.in_avals, "backward")
+    return trace_to_jaxpr(run, [*program.in_avals[:count], *[r.aval for r in refs]], "backward")
 
 
 @batching_rules.register(cond_p)

@@ -20,7 +20,7 @@ from volta_fn.core.caches import CallCache, exact
 from volta_fn.core.devices.device import current_default_device
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
 from volta_fn.core.primitive import AxisData, Primitive, RuleOf, SharedParams, Zero
-from volta_fn.core.refs import Ref, positions_of_refs
+from volta_fn.core.refs import PassedRefError, Ref, check_distinct, check_no_refs, positions_of_refs
 from volta_fn.core.staging import (
     JaxprTrace,
     check_callable,
@@ -83,8 +83,12 @@ tree.register_pytree_node(_RefNode, lambda node: ((), node.ref), lambda ref, _: 
 
 def _with_ref_nodes(arguments: Any) -> Any:
     """Make references among arguments part of the structure: they are no leaves then."""
-    if not (Ref.exist and positions_of_refs(tree.leaves(arguments))):
+    leaves = tree.leaves(arguments) if Ref.exist else []
+    if not positions_of_refs(leaves):
         return arguments
+    for leaf in leaves:
+        if type(leaf) is Ref and leaf.passing is not None:
+            raise PassedRefError(leaf)
     return tree.map(lambda x: _RefNode(x) if type(x) is Ref else x, arguments)
 
 
@@ -252,12 +256,12 @@ class CustomFunction(RuledFunction):
     def call(self, primitive: Primitive, rule: type[Rule], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function; under a transform, as an equation with a program and a rule."""
         if current_trace() is EVAL:
-            return self.fun(*args, **kwargs)
+            return self._in_python(args, kwargs)
         arguments = self.split(args, kwargs)
         leaves, in_tree = tree.flatten(_with_ref_nodes(arguments.differentiable))
         values = [*arguments.traced, *[as_value(x) for x in leaves]]
         if current_trace().runs_now(values):
-            return self.fun(*args, **kwargs)
+            return self._in_python(args, kwargs)
         numbers = {} if self.is_internal else _python_numbers(leaves)
         traced, operands = self._program(arguments, in_tree, values, numbers)
         params: dict[str, Any] | None = traced.params
@@ -271,6 +275,15 @@ class CustomFunction(RuledFunction):
             if self.is_internal:
                 params = traced.params = SharedParams(params)
         return tree.unflatten(traced.out_tree, current_trace().process(primitive, operands, params))
+
+    def _in_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function itself."""
+        if not Ref.exist:
+            return self.fun(*args, **kwargs)
+        check_distinct(tree.leaves((args, kwargs)), self.name)
+        result = self.fun(*args, **kwargs)
+        check_no_refs(result, self.name)
+        return result
 
     def _program(
         self, arguments: Arguments, in_tree: Any, values: Sequence[Array], numbers: dict[int, Any]

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.core.arrays.array import Array, ConcreteArray, alias, from_host
+from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, wrap
 from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import Device, current_default_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
 from volta_fn.core.primitive import Linear, Primitive, Rule, RuleTable, Zero
+from volta_fn.core.refs import Ref, bound, discharged, read_all, write_all
 from volta_fn.core.staging import (
     JaxprBuilder,
     JaxprTrace,
@@ -530,28 +531,52 @@ def _no_transpose_rule(eqn: Equation) -> MissingRuleError:
     )
 
 
-@program_cache
-def transpose_jaxpr(
-    closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Sequence[bool], summed: Sequence[int] = ()
-) -> tuple[ClosedJaxpr, list[bool]]:
-    """Derive the backward program; tell which linear inputs have a cotangent.
+class Backward(NamedTuple):
+    """A backward program, and what its results are."""
 
-    It is ``(*non-linear inputs, *nonzero cotangents, *totals) -> cotangents of linear inputs``. Those of the inputs of the numbers `summed`
-    are added to totals.
+    #: ``(*non-linear inputs, *nonzero cotangents, *totals, *values of refs) -> (*cotangents of linear inputs, *last values of refs)``
+    program: ClosedJaxpr
+    #: The linear inputs that have a cotangent.
+    has_cotangent: list[bool]
+    #: The references from outside that users' backward rules read and write.
+    refs: list[Ref]
+
+    def run(self, call: Callable[[ClosedJaxpr, Sequence[Array]], Sequence[Array]], operands: Sequence[Any]) -> Sequence[Array]:
+        """Return the cotangents that a call of the program gives; write the references."""
+        if not self.refs:
+            return call(self.program, operands)
+        outs = call(self.program, [*operands, *read_all(self.refs)])
+        count = len(outs) - len(self.refs)
+        write_all(self.refs, outs[count:])
+        return outs[:count]
+
+
+@program_cache
+def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Sequence[bool], summed: Sequence[int] = ()) -> Backward:
+    """Derive the backward program.
+
+    Cotangents of the inputs of the numbers `summed` are added to totals.
     """
     avals, outs = closed.in_avals, closed.out_avals
     known_avals, ct_avals = marked(avals, linear, False), marked(outs, nonzero_cts)
     inputs = [closed.jaxpr.invars[number] for number in summed]
 
-    def run(*flat: Array) -> tuple[list[Array], list[bool]]:
-        rest = iter(flat)
-        args = merge(linear, [None] * sum(linear), [next(rest) for _ in known_avals])
-        cts = merge(nonzero_cts, [next(rest) for _ in ct_avals], map(Zero, marked(outs, nonzero_cts, False)))
-        results = marked(backward_pass(closed, linear, args, cts, dict(zip(inputs, rest, strict=True))), linear)
-        nonzero = nonzero_marks(results)
-        return marked(results, nonzero), nonzero
+    def derive(refs: list[Ref]) -> Backward:
+        def run(*flat: Array) -> tuple[list[Array], list[bool]]:
+            rest = iter(flat)
+            args = merge(linear, [None] * sum(linear), [next(rest) for _ in known_avals])
+            cts = merge(nonzero_cts, [next(rest) for _ in ct_avals], map(Zero, marked(outs, nonzero_cts, False)))
+            totals = {v: next(rest) for v in inputs}
+            with bound(refs, [*rest]):
+                results = marked(backward_pass(closed, linear, args, cts, totals), linear)
+                last = read_all(refs)
+            nonzero = nonzero_marks(results)
+            return [*marked(results, nonzero), *last], nonzero
 
-    return trace_with_aux(trace_derived, run, [*known_avals, *ct_avals, *[v.aval for v in inputs]], "backward")
+        avals = [*known_avals, *ct_avals, *[v.aval for v in inputs], *[r.aval for r in refs]]
+        return Backward(*trace_with_aux(trace_derived, run, avals, "backward"), refs)
+
+    return discharged(derive)
 
 
 # Gradients: the transpose of a linearization, called with one.
@@ -577,7 +602,8 @@ def gradient_flat(
 def _unit_cotangent(aval: ShapedArray, device: Device) -> ConcreteArray:
     """Return the initial cotangent of a gradient: one."""
     # It is weak if the result is, so that the gradient of Python numbers is weak, as in JAX; the types of linear programs are strong.
-    return from_host(np.ones((), aval.dtype), aval.weak_type, device)
+    # It has the result's dtype even if 64 bits were allowed only while this was computed.
+    return wrap(device.backend.put(np.ones((), aval.dtype)), array_spec(aval, device))
 
 
 def gradient_of_first(linearization: Linearization, device: Device) -> list[Any]:

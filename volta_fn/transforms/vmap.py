@@ -91,7 +91,7 @@ def vmap(
         if mapped_refs := [i for i in positions_of_refs(leaves) if dimensions[i] is not None]:
             arguments = RefArguments(leaves, mapped_refs, "vmap")
             axes_out = out_axes, [dimensions[i] for i in mapped_refs]
-            return arguments.run(vmap(_of_leaves(fun, in_tree, mapped_refs), (list(dimensions),), axes_out, axis_name, axis_size))
+            return arguments.run(vmap(_of_leaves(fun, in_tree, arguments), (list(dimensions),), axes_out, axis_name, axis_size))
         values = [x if d is None else as_value(x) for x, d in zip(leaves, dimensions, strict=True)]
         dims = [_mapped_dim(fun, in_tree, i, d, v) for i, (d, v) in enumerate(zip(dimensions, values, strict=True))]
         size = _axis_size(values, dims, axis_size, fun, in_tree)
@@ -142,7 +142,7 @@ def _result_axes(name: str, out_axes: Any, result: Any) -> list[Any]:
         ) from None
 
 
-def _of_leaves(fun: Callable[..., Any], in_tree: Any, positions: Sequence[int]) -> Callable[[list[Any]], Any]:
+def _of_leaves(fun: Callable[..., Any], in_tree: Any, arguments: RefArguments) -> Callable[[list[Any]], Any]:
     """Make a function of the arguments' leaves, with values for some references.
 
     It also returns the last values of these.
@@ -150,7 +150,7 @@ def _of_leaves(fun: Callable[..., Any], in_tree: Any, positions: Sequence[int]) 
 
     @wraps(fun)
     def call_with_refs(leaves: list[Any]) -> tuple[Any, list[Array]]:
-        inner, refs = with_refs_at(positions, leaves)
+        inner, refs = with_refs_at(arguments.positions, leaves, arguments.refs)
         args, kwargs = tree.unflatten(in_tree, inner)
         result = fun(*args, **kwargs)
         check_no_refs(result, function_name(fun))

@@ -157,3 +157,21 @@ def test_meshes_need_names_of_their_own() -> None:
         vf.sharding.Mesh(np.full((2, 2), CPU), ("x", "x"))
     with pytest.raises(ArgumentError, match="names an axis twice"):
         vf.NamedSharding(vf.sharding.Mesh(np.full(2, CPU), "x"), P("x", "x"))
+
+
+def test_entries_of_specs_have_no_tuples_in_tuples() -> None:
+    for entries in (("x", ("z", ("a",))), ((("a", "b"), "c"),)):
+        with pytest.raises(ValueError, match="tuples in it"):
+            P(*entries)
+
+
+def test_a_device_is_a_placement_of_local_data() -> None:
+    tree = vf.make_array_from_process_local_data(vf.devices("cpu")[0], {"a": np.arange(6).reshape(2, 3)}, (2, 3))
+    np.testing.assert_array_equal(tree["a"], np.arange(6).reshape(2, 3))
+
+
+def test_arrays_tell_whether_they_are_ready() -> None:
+    mesh = vf.sharding.Mesh(np.full(2, vf.devices("cpu")[0]), "x")
+    for x in (vf.numpy.ones(4) + 1.0, vf.device_put(vf.numpy.ones(4), vf.NamedSharding(mesh, P("x")))):
+        x.block_until_ready()
+        assert x.is_ready() is True

@@ -15,6 +15,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.experimental.checkify
 from volta_fn.errors import ArgumentTypeError, CheckError, DTypeError
+from volta_fn.settings import current
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
 X = np.array([1.0, 2.0, 3.0], np.float32)
@@ -243,3 +244,28 @@ def test_checks_of_no_examples() -> None:
     for function in (vf.vmap(positive), vf.jit(vf.vmap(positive))):
         error, out = vf.experimental.checkify.checkify(function)(np.zeros(0, np.float32))
         assert error.get() is None and out.shape == (0,)
+
+
+def test_arguments_that_are_no_arrays_stay_as_they_are() -> None:
+    def f(x: Any, twice: bool, mode: str) -> Any:
+        return 2 * x if twice and mode == "on" else x
+
+    error, out = vf.experimental.checkify.checkify(f)(3.0, True, "on")
+    assert error.get() is None
+    assert out == 6.0
+
+
+@pytest.mark.parametrize("f", [lambda x: x[5], lambda x: x[-7] + x[0], lambda x: x.at[5].set(1.0)], ids=["read", "negative", "written"])
+@pytest.mark.parametrize("is_jitted", [False, True])
+def test_known_indices_outside_are_reported_where_jax_permits_them(f: Callable[[Any], Any], is_jitted: bool) -> None:
+    current.permissive = True
+    try:
+        checked = vf.experimental.checkify.checkify(vf.jit(f) if is_jitted else f, errors=vf.experimental.checkify.index_checks)
+        message = checked(vf.numpy.ones(2))[0].get()
+        program = vf.jit(f)(vf.numpy.arange(2.0))
+    finally:
+        current.permissive = False
+    expected, _ = jax.experimental.checkify.checkify(f, errors=jax.experimental.checkify.index_checks)(jnp.ones(2))
+    assert message is not None
+    assert message.partition(". ")[0].split("\n")[0].startswith(expected.get().split(". ")[0].partition(" for axis")[0].split(":")[0])
+    np.testing.assert_array_equal(program, jax.jit(f)(jnp.arange(2.0)))

@@ -94,3 +94,11 @@ def test_unfit_arguments_raise() -> None:
         linalg.lobpcg_standard(np.eye(5, dtype="float32"), np.ones((6, 1), "float32"))
     with pytest.raises(DTypeError, match="floating-point"):
         linalg.lobpcg_standard(np.eye(6, dtype="float32"), np.ones((6, 1), "int32"))
+
+
+def test_equal_eigenvalues_are_in_order() -> None:
+    start = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
+    for diagonal in (np.ones(60), np.where(np.arange(60) < 5, 3.0, 1.0)):
+        values, vectors, _ = linalg.lobpcg_standard(vf.numpy.diag(vf.numpy.asarray(diagonal, "float32")), vf.numpy.asarray(start))
+        assert (np.diff(values) <= 0).all()
+        np.testing.assert_allclose(diagonal[:, None] * np.asarray(vectors), np.asarray(values) * np.asarray(vectors), atol=1e-4)

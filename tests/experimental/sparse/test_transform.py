@@ -105,3 +105,11 @@ def test_gathers_along_columns_and_blocks() -> None:
     np.testing.assert_array_equal(sparse.sparsify(lambda m: m[np.array([2, 0])])(batched).todense(), A[[2, 0]])
     block = sparse.sparsify(lambda m, i: vf.lax.dynamic_slice(m, (i, 1), (2, 2)))(m, 1)
     np.testing.assert_array_equal(block.todense(), A[1:, 1:3])
+
+
+@pytest.mark.parametrize("name", ["conj", "bessel_i1e"])
+def test_functions_that_keep_zeros(name: str) -> None:
+    data, indices = np.array([1.5, -2.0, 0.25], "float32"), np.array([[0, 1], [2, 3], [0, 1]])  # one index twice
+    mat = sparse.BCOO((data + (1j if name == "conj" else 0), indices), shape=(3, 4))
+    result = sparse.sparsify(getattr(vf.lax, name))(mat)
+    np.testing.assert_allclose(result.todense(), getattr(vf.lax, name)(mat.todense()), rtol=1e-6)

@@ -245,7 +245,6 @@ def test_sylvester_equations_of_other_shapes(method: str) -> None:
         (lambda: vf.jit(lambda a: linalg.eigvalsh(a, subset_by_value=[0, 1]))(EYE), errors.ConcretizationError, "by index"),
         (lambda: linalg.eigh_tridiagonal(EYE[0], EYE[0]), errors.ShapeError, "N - 1"),
         (lambda: linalg.eigh_tridiagonal(EYE[0], EYE[0, 1:], select="i"), errors.ArgumentError, "select_range"),
-        (lambda: linalg.eigh_tridiagonal(EYE[0] * 1j, EYE[0, 1:]), errors.ArgumentError, "must be real"),
         (lambda: linalg.solve_sylvester(EYE, EYE, EYE, method="x"), errors.ArgumentError, "'schur' or 'eigen'"),
         (lambda: linalg.solve_sylvester(EYE, EYE, EYE[:2]), errors.ShapeError, r"C \(M, N\)"),
         (lambda: linalg.solve(EYE, EYE[0], assume_a="round"), errors.ArgumentError, "assume_a must be one of 'gen'"),
@@ -267,3 +266,13 @@ def test_sylvester_equations_of_other_shapes(method: str) -> None:
 def test_mistakes_are_explained(call: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def test_hermitian_tridiagonal_matrices() -> None:
+    rng = np.random.default_rng(3)
+    d, e = rng.normal(size=(2, 6)), rng.normal(size=(2, 5)) + 1j * rng.normal(size=(2, 5))
+    values, vectors = linalg.eigh_tridiagonal(d.astype("complex64"), e.astype("complex64"))
+    for k in range(2):
+        matrix = np.diag(d[k]) + np.diag(e[k], 1) + np.diag(e[k].conj(), -1)
+        np.testing.assert_allclose(values[k], np.linalg.eigvalsh(matrix), atol=1e-5)
+        np.testing.assert_allclose(matrix @ np.asarray(vectors[k]), np.asarray(values[k]) * np.asarray(vectors[k]), atol=1e-5)

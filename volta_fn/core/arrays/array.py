@@ -241,6 +241,13 @@ class ConcreteArray(Array):
             self._spec.device.backend.wait(self.buffer())
         return self
 
+    def is_ready(self) -> bool:
+        """Return whether the device has computed the elements; does not wait.
+
+        A GPU gets the work that is pending.
+        """
+        return type(self._buffer) is _NDARRAY or self._spec.device.backend.is_ready(self.buffer())
+
     def host(self) -> np.ndarray:
         """Return the elements as a read-only NumPy array (no copy on the CPU)."""
         view = self._spec.device.backend.get(self.buffer()).view()

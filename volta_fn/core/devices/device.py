@@ -138,6 +138,9 @@ class Backend(Protocol):
     def wait(self, buffer: Any) -> None:
         """Return when the buffer's elements are computed."""
 
+    def is_ready(self, buffer: Any) -> bool:
+        """Return whether the buffer's elements are computed."""
+
     def host_elements(self, buffer: Any) -> np.ndarray | None:
         """Return a buffer's elements if they are on the host already, else None."""
 

@@ -246,6 +246,10 @@ class ShardedMemory:
         for device, part in buffer.parts.items():
             device.backend.wait(part)
 
+    def is_ready(self, buffer: Shards) -> bool:
+        """Return whether all shards are computed."""
+        return all(device.backend.is_ready(part) for device, part in buffer.parts.items())
+
     def host_elements(self, buffer: Shards) -> None:
         """Return None: the elements are on the devices."""
 
@@ -414,11 +418,13 @@ def constrained_function(
 
 
 def sharding_for(placement: Any) -> Sharding:
-    """Resolve a placement to a sharding.
+    """Resolve a placement to a sharding: that of a device is of this alone.
 
     That of a `PartitionSpec`, or of an `AbstractMesh` with its axes, is of the current mesh; a `Format` has its own. Raises `ArgumentError`
     for a spec without a mesh, and `ArgumentTypeError` for what is no placement.
     """
+    if isinstance(placement, Device) and placement.sharding is None:
+        return SingleDeviceSharding(placement)
     placement = getattr(placement, "sharding", placement)
     if isinstance(placement, PartitionSpec):
         mesh = get_mesh()

@@ -385,6 +385,8 @@ def _canonical(entry: Any) -> Any:
     """Return an entry of a spec: None, a name, or a tuple of several names."""
     if not isinstance(entry, (tuple, list)):
         return entry
+    if any(isinstance(name, (tuple, list)) for name in entry):
+        raise ArgumentError(f"an entry of a PartitionSpec is an axis or a tuple of axes, got {entry!r}, which has tuples in it")
     return None if not entry else entry[0] if len(entry) == 1 else tuple(entry)
 
 

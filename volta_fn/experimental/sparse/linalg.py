@@ -77,7 +77,8 @@ def lobpcg_standard(A: Any, X: Any, m: int = 100, tol: Any = None) -> tuple[Arra
 
     x, _ = improve(vnp.linalg.qr(x)[0])
     x, _, theta, _, _, i = lax.while_loop(continues, step, (x, vnp.zeros_like(x), *measure(x), 0))
-    return theta, x, i
+    order = vnp.argsort(-theta)  # equal eigenvalues differ by their rounding
+    return theta[order], x[:, order], i
 
 
 # Steps of LOBPCG, by the names of JAX's, which libraries put together in other ways.

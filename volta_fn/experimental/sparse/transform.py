@@ -45,9 +45,9 @@ from volta_fn.transforms import grad as dense
 from volta_fn.transforms import jacobian as dense_jacobian
 
 #: Operations on elements that leave 0 as it is.
-_LINEAR = frozenset("neg real imag copy stop_gradient".split())
+_LINEAR = frozenset("neg real imag conj copy stop_gradient".split())
 _KEEPS_ZERO = frozenset(
-    "abs sign sqrt cbrt sin tan asin atan sinh tanh asinh atanh convert_element_type expm1 log1p square floor ceil".split()
+    "abs sign sqrt cbrt sin tan asin atan sinh tanh asinh atanh convert_element_type expm1 log1p square floor ceil bessel_i1e".split()
 )
 
 

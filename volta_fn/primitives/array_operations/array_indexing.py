@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.arrays.array import Array, ArraySpec, ConcreteArray, array_spec, as_value, attach, brief, wrap
+from volta_fn.core.arrays.array import Array, ArraySpec, ConcreteArray, array_spec, as_value, attach, brief, from_host, wrap
 from volta_fn.core.arrays.memory import split_like
 from volta_fn.core.aval import Shape
 from volta_fn.core.dimension import is_symbolic, is_symbolic_dim, span
@@ -276,10 +276,11 @@ def _masked(mask: Any, dim: int, shape: Shape) -> Iterator[Entry]:
         yield Indices(dim + offset, indices.astype(np.int32))
 
 
-def _known_point(index: int, dim: int, shape: Shape, strict: bool, wrap: bool) -> int:
+def _known_point(index: int, dim: int, shape: Shape, strict: bool, wrap: bool) -> int | Array:
     """Normalise a known index to count from the front.
 
-    One out of range raises or, if bounds are not strict, becomes -1 or the dimension's size.
+    One out of range raises or, if bounds are not strict, becomes -1 or the dimension's size. In a program it stays an array then, so that
+    `checkify` finds it.
     """
     size = shape[dim]
     front = index + size if wrap and index < 0 else index
@@ -287,6 +288,8 @@ def _known_point(index: int, dim: int, shape: Shape, strict: bool, wrap: bool) -
         return front
     if not 0 <= front < size and (strict or (not size and settings.permissive)):  # JAX finds nothing to move it to, either
         raise _out_of_bounds_error(index, dim, shape)
+    if not 0 <= front < size and current_trace() is not EVAL:
+        return from_host(np.array(min(max(front, -(2**31)), 2**31 - 1), np.int32))
     return min(max(front, -1), size)
 
 

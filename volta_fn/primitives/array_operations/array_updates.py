@@ -316,6 +316,6 @@ class _RefPart:
         return getattr(kind if ref is None else ref, self._name)
 
 
-for _name in ("read_part", "write_part", "at", "T", "reshape", "transpose", "bitcast"):
+for _name in ("read_part", "write_part", "stop_gradient", "at", "T", "reshape", "transpose", "bitcast"):
     if _name not in vars(Ref):  # else `ref_views` was there first
         setattr(Ref, _name, _RefPart(_name))

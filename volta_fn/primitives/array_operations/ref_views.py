@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn import dtypes
+from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import Shape, ShapedArray, Typed
 from volta_fn.core.refs import Ref, converted
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import is_concrete
 from volta_fn.errors import ArgumentError, OutOfBoundsError, RefError, ShapeError, UnsupportedError
+from volta_fn.primitives.call import stop_gradient
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice, dynamic_update_slice
 from volta_fn.primitives.data_movement.movement import reshape, transpose
 from volta_fn.primitives.elementwise.cast import bitcast_convert_type
@@ -410,6 +411,59 @@ def _permutation(rank: int, arguments: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(permutation)
 
 
+# Views as arguments of traced functions: nodes of a reference and the arrays in indices.
+
+
+class ViewNode:
+    """A view as a pytree. Unflattening returns the view."""
+
+    def __init__(self, view: RefView) -> None:
+        self.view = view
+
+    def flatten(self) -> tuple[list[Any], Any]:
+        """Return the reference and the arrays in the transforms, and the rest of these."""
+        arrays: list[Any] = []
+        return [self.view.ref, arrays], _without_arrays(self.view.transforms, arrays)
+
+
+def _with_view_nodes(arguments: Any) -> Any:
+    return tree.map(lambda x: ViewNode(x) if isinstance(x, RefView) else x, arguments, is_leaf=lambda x: isinstance(x, ViewNode))
+
+
+class _ArrayAt(NamedTuple):
+    """Stands for an array in a transform."""
+
+    position: int
+
+
+def _without_arrays(item: Any, arrays: list[Any]) -> Any:
+    """Return a transform, or a part of one, as something hashable; collect its arrays."""
+    if isinstance(item, (Array, np.ndarray)):
+        arrays.append(item)
+        return _ArrayAt(len(arrays) - 1)
+    if isinstance(item, slice):
+        return slice, *[_without_arrays(x, arrays) for x in (item.start, item.stop, item.step)]
+    if isinstance(item, Slice):
+        return Slice, *[_without_arrays(x, arrays) for x in (item.start, item.size, item.stride)]
+    if isinstance(item, _Index):
+        return _Index, _without_arrays(item.index, arrays)
+    return (tuple, *[_without_arrays(x, arrays) for x in item]) if type(item) is tuple else item
+
+
+def _with_arrays(item: Any, arrays: Sequence[Any]) -> Any:
+    """Undo `_without_arrays`."""
+    if isinstance(item, _ArrayAt):
+        return arrays[item.position]
+    if type(item) is not tuple:
+        return item
+    kind, *parts = item
+    values = [_with_arrays(x, arrays) for x in parts]
+    return tuple(values) if kind is tuple else kind(*values)
+
+
+tree.register_pytree_node(ViewNode, ViewNode.flatten, lambda aux, children: RefView(children[0], _with_arrays(aux, children[1])))
+
+
 def _as_view(ref: Ref) -> RefView:
     return RefView(ref, ())
 
@@ -420,6 +474,8 @@ def _attach(name: str, member: Callable[..., Any] | property) -> None:
 
 _attach("read_part", staticmethod(read_part))
 _attach("write_part", staticmethod(write_part))
+_attach("stop_gradient", staticmethod(stop_gradient))
+_attach("with_view_nodes", staticmethod(_with_view_nodes))
 _attach("at", property(RefIndexer))
 _attach("T", property(lambda ref: _as_view(ref).T))
 _attach("reshape", lambda ref, *shape: _as_view(ref).reshape(*shape))

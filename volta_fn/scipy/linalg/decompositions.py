@@ -605,11 +605,11 @@ def eigh_tridiagonal(
     *,
     key: Any = None,
 ) -> Any:
-    """Return ascending eigenvalues and eigenvectors of real tridiagonal matrices.
+    """Return ascending eigenvalues and eigenvectors of Hermitian tridiagonal matrices.
 
     Args:
-        d: the diagonals (*batch, N).
-        e: the diagonals next to them (*batch, N - 1).
+        d: the diagonals (*batch, N), which are real: imaginary parts have no effect.
+        e: the diagonals above them (*batch, N - 1); those below are their conjugates.
         eigvals_only: whether to return the eigenvalues alone.
         select: "a" for all, "v" for those with low < w <= high, "i" for those from one index to another, both included.
         select_range: (low, high) or the two indices.
@@ -624,10 +624,8 @@ def eigh_tridiagonal(
     if select not in ("a", "v", "i") or (select != "a" and select_range is None):
         raise ArgumentError(f"eigh_tridiagonal: select must be 'a', or 'v' or 'i' with a select_range; got {select!r}, {select_range}")
     main, side = promote_inexact("eigh_tridiagonal", d, e)
-    if main.dtype.kind == "c":
-        raise ArgumentError("eigh_tridiagonal: the matrices must be real; use eigh for complex ones")
     if not main.ndim or not side.ndim or side.shape != (*main.shape[:-1], main.shape[-1] - 1):
         raise ShapeError(f"eigh_tridiagonal: d of N elements needs e of N - 1, got shapes {main.shape} and {side.shape}")
-    vectors, values = lax.linalg.eigh(on_diagonal(main) + on_diagonal(side, -1), symmetrize_input=False)
+    vectors, values = lax.linalg.eigh(on_diagonal(main) + on_diagonal(side.conj(), -1), symmetrize_input=False)
     chosen = _subset("eigh_tridiagonal", values, *(select_range if select == kind else None for kind in "iv"))
     return values[..., chosen] if eigvals_only else (values[..., chosen], vectors[..., chosen])

@@ -145,6 +145,10 @@ class Gpu:
         if buffer.lease is not None:
             self.queue.wait()
 
+    def is_ready(self, buffer: Buffer) -> bool:
+        """Return whether a buffer, and all else that was submitted, is computed."""
+        return buffer.lease is None or self.queue.is_done()
+
     def constant(self, value: Any) -> Buffer:
         """Return the buffer of a program's constant; equal small ones share one."""
         if isinstance(value, Buffer):

@@ -299,6 +299,10 @@ class GpuBackend:
         """Wait until a buffer's elements are computed."""
         self.surviving(lambda: self.gpu.wait(buffer))
 
+    def is_ready(self, buffer: Buffer) -> bool:
+        """Return whether a buffer's elements are computed."""
+        return self.surviving(lambda: self.gpu.is_ready(buffer))
+
     def host_elements(self, buffer: Buffer) -> np.ndarray | None:
         """Return the elements if they are on the host already."""
         return buffer.host_values

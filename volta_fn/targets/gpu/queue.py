@@ -212,6 +212,13 @@ class Queue:
         number = self.submit() if batch is None else batch
         self.wait_for(lambda: self.done >= number, timeout)
 
+    def is_done(self) -> bool:
+        """Submit the pending commands; return whether all are executed."""
+        number = self.submit()
+        if self.done < number:
+            self.poll()
+        return self.done >= number
+
     def close(self) -> None:
         """Finish at the end of the process."""
         # Other threads are kept from calling the driver, and the GPU gets a short time to finish. If Python ended a thread within a

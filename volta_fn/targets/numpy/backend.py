@@ -279,6 +279,10 @@ class NumpyBackend:
     def wait(self, buffer: Any) -> None:
         """Return at once: NumPy has computed the buffer."""
 
+    def is_ready(self, buffer: Any) -> bool:
+        """Return True: NumPy has computed the buffer."""
+        return True
+
     def host_elements(self, buffer: Any) -> np.ndarray | None:
         """Return the buffer itself."""
         return buffer
