@@ -1,4 +1,4 @@
-"""Statistics of samples: ranks, modes, standard errors, kernel densities, and the nearest of some codes."""
+"""Statistics of samples: ranks, modes, errors, densities, and the nearest codes."""
 
 from __future__ import annotations
 
