@@ -26,7 +26,7 @@ def sampled() -> list[Operator]:
 def test_samples(sampled: list[Operator], mode: str, dtype: str) -> None:
     results = {}
     for operator in sampled:
-        if dtype in torch_operators.dtypes_of(operator, mode):
+        if dtype in operator.dtypes(mode):
             for sample in operator.samples(dtype, 2, reference=False, seed=0, derivative=mode in torch_operators.DERIVATIVES):
                 results[operator.name, str(sample)] = outcome(operator, sample, dtype, mode, limit=60.0)
     assert any(result == "pass" for result, _ in results.values())
