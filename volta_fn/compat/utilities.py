@@ -1,4 +1,4 @@
-"""Hashable wrappers and caches of JAX's private modules, and small functions of their types."""
+"""Hashable wrappers, caches and zeros of JAX's private modules."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def a2tz(primal_aval: ShapedArray) -> Zero:
 
 
 def _fft_norm(s: Any, func_name: str, norm: str) -> Array:
-    """Return the factor by which a transform over `s` elements multiplies (divides, if it is an inverse one).
+    """Return the factor of a transform over `s` elements.
 
-    Raises `ArgumentError` for a norm other than "backward", "ortho" and "forward".
+    An inverse one divides by it. Raises `ArgumentError` for a norm other than "backward", "ortho" and "forward".
     """
     if norm == "backward":
         return vnp.array(1)
@@ -72,7 +72,7 @@ def foreach(f: Callable[..., Any], *args: Iterable[Any]) -> None:
 def subs_list2(
     subs1: Sequence[int | None], subs2: Sequence[int | None], src1: Sequence[T], src2: Sequence[T], base: Iterable[T]
 ) -> list[T]:
-    """Return entries of `src1` or else `src2` where an index says which, else the next of `base`."""
+    """Return entries of `src1`, else `src2`, by indices, else the next of `base`."""
     rest = iter(base)
     pairs = zip(subs1, subs2, strict=True)
     return [src1[i] if i is not None else src2[j] if j is not None else next(rest) for i, j in pairs]
@@ -145,7 +145,7 @@ class HashableWrapper:
 
 
 class HashableFunction:
-    """A function that is compared by its code and by `closure`, which holds all that it closes over."""
+    """A function that is compared by its code and by `closure`, its variables."""
 
     def __init__(self, f: Callable[..., Any], closure: Any) -> None:
         self.f, self.closure = f, closure
@@ -213,9 +213,9 @@ _CacheInfo = namedtuple("_CacheInfo", ["hits", "misses", "maxsize", "currsize"])
 
 
 class WeakrefCachedFunc:
-    """A function that keeps results, of its last `maxsize` calls, as long as their first arguments live.
+    """A function that keeps results as long as their first arguments live.
 
-    The first argument is held by a weak reference and compared as a key, the others are held.
+    They are those of the last `maxsize` calls. The first argument is held by a weak reference and compared as a key, the others are held.
     """
 
     def __init__(self, function: Callable[..., Any], maxsize: int | None) -> None:
@@ -258,9 +258,9 @@ class WeakrefCachedFunc:
 
 
 def weakref_lru_cache(f: Callable[..., Any] | None = None, *, maxsize: int | None = 2048, **options: Any) -> Any:
-    """Make a function keep its results while their first arguments live, or return a decorator that does.
+    """Make a function keep its results while their first arguments live.
 
-    The options concern JAX's settings, and have no effect.
+    Without a function it returns a decorator. The options concern JAX's settings, and have no effect.
     """
     if f is None:
         return functools.partial(weakref_lru_cache, maxsize=maxsize)

@@ -310,12 +310,12 @@ class PartialEvalTrace(Trace):
         return position_in_scope() if settings.sees_results or isinstance(self.parent, JaxprTrace) else current_position.get()
 
 
-def record_unknown(function: Callable[..., Sequence[Array]], avals: Sequence[ShapedArray], name: str = "") -> ClosedJaxpr:
-    """Record what `function` does with unknown inputs; evaluate the rest, of loops and branches too."""
+def evaluate_known(closed: ClosedJaxpr, name: str = "") -> ClosedJaxpr:
+    """Evaluate what does not depend on the inputs, of loops and branches too."""
     trace = PartialEvalTrace(current_trace(), name)
-    unknowns = [trace.new_unknown(a) for a in avals]
+    unknowns = [trace.new_unknown(a) for a in closed.in_avals]
     try:
-        outs = run_under(trace, function, *unknowns)
+        outs = run_under(trace, eval_jaxpr, closed, *unknowns)
     finally:
         trace.finish()
     return trace.builder.build([u.variable for u in unknowns], [trace.atom(o) for o in outs])

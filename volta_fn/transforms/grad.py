@@ -554,10 +554,10 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
 
 
 def derivative_of(derivative: Any, aval: ShapedArray) -> Any:
-    """Return the tangent or cotangent of a value of type `aval` as an array, with zeros for a `Zero` (float0 for integers).
+    """Return the tangent or cotangent of a value of a type as an array.
 
-    It is weakly typed if the value is, also where a strongly typed one came out: the derivative by a Python number gives way to the
-    dtype of arrays as the number does.
+    A `Zero` becomes zeros (float0 for integers). It is weakly typed if the value is, also where a strongly typed one came out: the
+    derivative by a Python number gives way to the dtype of arrays as the number does.
     """
     if type(derivative) is Zero and derivative.aval.dtype == dtypes.float0:
         return float0_zeros(derivative.aval.shape)

@@ -11,10 +11,10 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value, aval_of, from_host
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.staging import FlatFunction, check_callable, function_name, jitted_like, wraps
+from volta_fn.core.staging import FlatFunction, check_callable, function_name, jitted_like, trace_to_jaxpr, wraps
 from volta_fn.errors import GradientError, TreeError
 from volta_fn.primitives.data_movement.movement import reshape
-from volta_fn.transforms.differentiation import backward_pass, record_unknown
+from volta_fn.transforms.differentiation import backward_pass, evaluate_known
 from volta_fn.transforms.grad import arguments_at, check_no_axes, checked_cotangent, derivative_of, jvp, partial_function, vjp
 from volta_fn.transforms.vmap import vmap
 
@@ -182,7 +182,8 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
     leaves, in_tree = tree.flatten((primals, {}))
     avals = [aval_of(x) for x in leaves]
     flat = FlatFunction(fun, in_tree)
-    program = record_unknown(flat, avals, function_name(fun))
+    name = function_name(fun)
+    program = evaluate_known(trace_to_jaxpr(flat, avals, name), name)
     return Transposed(in_tree, flat.out_tree, program)
 
 
