@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("no_collections")
 #: The most lines, and the most without docstrings, imports, comments and blank lines.
 LINES, CODE = 188_700, 105_500
 #: The most modules, `__init__` included.
-MODULES = 480
+MODULES = 481
 #: The most lines of a file. A file is a subject that is read at one sitting, and the largest subjects need as many.
 LONGEST = 900
 #: The most modules, `__init__` aside, of fewer than `SHORT` lines: a subject is rarely that small.

@@ -5,7 +5,7 @@
 >>> import volta_fn as vf
 >>> loss = lambda w, x: vf.numpy.sum((x * w) ** 2)
 >>> vf.jit(vf.grad(loss))(2.0, vf.numpy.arange(3.0))
-Array(20., dtype=float32)
+Array(20., dtype=float32, weak_type=True)
 """
 
 from volta_fn import lazy_imports as _lazy_imports

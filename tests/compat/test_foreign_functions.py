@@ -98,7 +98,12 @@ def test_a_call_is_the_lowering_of_a_primitive(transform: Callable[..., Any]) ->
         operand_output_aliases={0: 0},
         backend_config={"uplo": 0},
     )
-    interpreters.register_lowering(primitive, lambda context, a: rule(context.replace(tokens_in=None), a, uplo=np.uint8(ord("L"))))
+
+    def lower(context: Any, a: Any) -> Any:
+        assert context.module_context.platforms == (vf.default_backend(),) and not context.is_forward_compat()
+        return rule(context.replace(tokens_in=None), a, uplo=np.uint8(ord("L")))
+
+    interpreters.register_lowering(primitive, lower)
     primitive.def_impl(lambda a: interpreters.apply_primitive(primitive, a))
     a = matrix("float64", 4, 4)
     a = a @ a.T + 4 * np.eye(4)

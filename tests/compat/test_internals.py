@@ -183,7 +183,7 @@ def test_functions_are_wrapped_with_formats() -> None:
         assert wraps(functools.partial(original), docstr="{doc}")(lambda x: x)(3) == 3
 
 
-def test_helpers_of_lax_and_of_promotion() -> None:
+def test_private_functions_of_lax_and_of_promotion() -> None:
     assert internals._const(np.float16(1), 2).dtype == np.float16 and internals._const(vnp.ones(2, "int8"), 2).dtype == np.int8
     assert type(internals._const(1.0, 2)) is float and type(internals._const(1, 2)) is int
     assert [x.dtype.name for x in internals.promote_args("f", np.int8(1), np.float32(2))] == ["float32"] * 2
@@ -192,7 +192,7 @@ def test_helpers_of_lax_and_of_promotion() -> None:
         internals.promote_args("f", "text")
 
 
-def test_helpers_of_linear_algebra_and_of_lowering_rules() -> None:
+def test_private_functions_of_linear_algebra_and_of_lowering_rules() -> None:
     from jax._src.lax import linalg
 
     x = np.array([[1, 2 + 1j], [3j, 4]], np.complex64)

@@ -15,8 +15,8 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import config, lax
-from volta_fn.core.aval import broadcasts_to, check_option
-from volta_fn.errors import ArgumentError, DTypeError, PromotionWarning
+from volta_fn.core.aval import ShapedArray, broadcasts_to, check_option
+from volta_fn.errors import ArgumentError, DTypeError, PromotionWarning, ShapeError
 
 
 @pytest.fixture(autouse=True)
@@ -195,3 +195,11 @@ def test_types_tell_a_memory_and_a_sharding_as_those_of_jax() -> None:
     assert ours.sharding.mesh.empty and tuple(ours.sharding.spec) == tuple(theirs.sharding.spec) == (None, None)
     rows = ours.sharding.update(spec=vf.P(None))
     assert ours.update(shape=(2,), sharding=rows, memory_space=ours.memory_space) is type(ours)((2,), ours.dtype, sharding=rows)
+
+
+def test_sizes_are_integers_of_python() -> None:
+    """Also of types that users make: programs write them to files."""
+    aval = ShapedArray((np.int64(1013), np.int32(3)), np.dtype("float32"))
+    assert [type(size) for size in aval.shape] == [int, int] and aval is ShapedArray((1013, 3), np.dtype("float32"))
+    with pytest.raises(ShapeError, match="negative"):
+        ShapedArray((-1,), np.dtype("float32"))

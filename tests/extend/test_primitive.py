@@ -127,7 +127,7 @@ def test_rules_of_mlir_are_refused() -> None:
         interpreters.register_lowering(primitives.add_p, lambda ctx, x: x)
 
 
-def test_helpers_define_linear_and_elementwise_primitives() -> None:
+def test_private_functions_define_linear_and_elementwise_primitives() -> None:
     cube = Primitive("cube")
     cube.def_impl(lambda x: x**3)
     cube.def_abstract_eval(lambda x: x)

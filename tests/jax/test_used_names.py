@@ -18,7 +18,7 @@ NAMES = USED.read_text().split()
 #: What is left: steps of JAX's tracing, which Oryx repeats, and attributes of refused names.
 ABSENT = """
 jax._src.clusters.ClusterEnv._cluster_types jax._src.clusters.SlurmCluster.is_env_present
-jax._src.image.scale.ResizeMethod.from_string jax._src.interpreters.pxla._cached_lowering_to_hlo.cache_clear
+jax._src.interpreters.pxla._cached_lowering_to_hlo.cache_clear
 jax._src.interpreters.pxla._cached_lowering_to_hlo.cache_info
 jax.experimental.pallas.tpu.BufferedRef.create jax.experimental.pallas.tpu.BufferedRef.input
 jax.experimental.pallas.tpu.BufferedRef.input_output jax.experimental.pallas.tpu.BufferedRef.output

@@ -136,6 +136,53 @@ def test_weak_types_of_tangents_and_cotangents_are_jax_s() -> None:
         assert (float(ours), ours.dtype, ours.weak_type) == (float(theirs), theirs.dtype, theirs.weak_type), number
 
 
+@pytest.mark.parametrize("is_weak", [True, False])
+@pytest.mark.parametrize("name", ["mul", "jit", "constant", "stack", "half", "where", "scan", "loop", "cond", "stop", "sum"])
+def test_derivatives_are_weakly_typed_where_jax_s_are(name: str, is_weak: bool) -> None:
+    """The derivative by a Python number gives way to the dtypes of arrays, whatever the number met."""
+
+    def types(m: Any) -> list[Any]:
+        a = m.numpy.arange(3.0)
+        start = 1.5 if is_weak else m.numpy.float32(1.5)
+        f: Any = {
+            "mul": lambda x: (x * a).sum(),
+            "jit": m.jit(lambda x: x * x),
+            "constant": lambda x: a.sum(),
+            "stack": lambda x: m.numpy.stack([x, x]).sum(),
+            "half": lambda x: (x * a.astype("float16")).sum(),
+            "where": lambda x: m.numpy.where(a > 1, x, a).sum(),
+            "scan": lambda x: m.lax.scan(lambda c, s: (c * x + s, None), 0.5, a)[0],
+            "loop": lambda x: m.lax.fori_loop(0, 3, lambda i, c: c * 2, x),
+            "cond": lambda x: m.lax.cond(True, lambda x: x * 2, lambda x: x, x),
+            "stop": lambda x: m.lax.stop_gradient(x) * m.numpy.float32(2),
+            "sum": lambda x: m.numpy.ones(3)[0] + x,
+        }[name]
+        one = m.numpy.ones_like(f(start))
+        push = lambda t: m.jvp(f, (start,), (t,))[1]
+        derivatives = [
+            m.grad(f)(start),
+            m.value_and_grad(f)(start)[1],
+            m.jit(m.grad(f))(start),
+            m.vjp(f, start)[1](one)[0],
+            m.jacrev(f)(start),
+            m.jacfwd(f)(start),
+            m.hessian(f)(start),
+            push(start),
+            m.linearize(f, start)[1](start),
+            m.linear_transpose(push, start)(one)[0],
+        ]
+        return [(np.asarray(d).astype(float).round(3).item(), d.dtype, d.weak_type) for d in derivatives]
+
+    assert types(vf) == types(jax)
+
+
+def test_the_derivative_by_a_number_gives_way_to_half_precision() -> None:
+    for m in (vf, jax):
+        x = m.numpy.ones(3, "bfloat16")
+        rate = m.grad(lambda r: (r * m.numpy.arange(3.0)).sum())(0.5)
+        assert (x - rate * x).dtype == "bfloat16"
+
+
 def test_aux_passes_through() -> None:
     def f(x: Any) -> Any:
         return jnp.sum(x**2), {"kept": x * 2, "name": "sum", "none": None, "count": 3}

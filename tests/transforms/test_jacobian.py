@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -166,3 +167,24 @@ def test_linear_functions_pass_through_jit() -> None:
     for tangent in (1, np.int32(1)):
         with pytest.raises(DTypeError, match="dtype int32"):
             push(tangent)
+
+
+@pytest.mark.parametrize("name", ["scan", "loop", "cond", "jit", "checkpoint"])
+def test_tangents_of_loops_and_branches_are_transposed(name: str) -> None:
+    """What does not depend on the argument is evaluated, also in loops: their tangents are linear in it, their values are not."""
+
+    def cotangents(m: Any) -> list[Any]:
+        a = m.numpy.arange(3.0)
+        f: Any = {
+            "scan": lambda x: m.lax.scan(lambda c, s: (c * x + s, c), 0.5, a),
+            "loop": lambda x: m.lax.fori_loop(0, 3, lambda i, c: c * x + a[i], 1.0),
+            "cond": lambda x: m.lax.cond(x > 0, lambda x: m.numpy.sin(x) * x, lambda x: x, x),
+            "jit": m.jit(lambda x: m.numpy.exp(x) * x),
+            "checkpoint": m.checkpoint(lambda x: m.numpy.exp(x) * x),
+        }[name]
+        x = m.numpy.float32(0.7)
+        ones = m.tree.map(m.numpy.ones_like, f(x))
+        transposed = lambda x: m.linear_transpose(lambda t: m.jvp(f, (x,), (t,))[1], x)
+        return [transposed(x)(ones)[0], m.jit(transposed(x))(ones)[0], m.jit(lambda x: transposed(x)(ones)[0])(x)]
+
+    np.testing.assert_allclose(cotangents(vf), cotangents(jax), rtol=2e-6)

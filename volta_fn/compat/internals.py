@@ -413,6 +413,15 @@ def p2tz(primal_value: Any) -> Zero:
     return Zero.from_primal_value(as_value(primal_value))
 
 
+#: The zero cotangent of a value, whose type is that of tangents.
+p2cz = p2tz
+
+
+def a2tz(primal_aval: ShapedArray) -> Zero:
+    """Return the zero tangent of values of a type."""
+    return Zero(primal_aval.tangent_aval())
+
+
 def abstract_eval_fun(fun: Callable[..., Any], *avals: ShapedArray, debug_info: Any = None, **params: Any) -> list[ShapedArray]:
     """Return the types of a function's results by those of its arguments."""
     return trace_to_jaxpr_dynamic(wrap_init(fun, params, debug_info=debug_info), avals)[1]

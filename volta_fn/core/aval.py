@@ -209,7 +209,7 @@ class ShapedArray:
             aval = None
         if aval is not None:
             return aval
-        shape, dtype = tuple(shape), _as_np_dtype(dtype)
+        shape, dtype = canonical_shape(shape), _as_np_dtype(dtype)
         symbolic = is_symbolic(shape)
         # Sizes without a scope are equal to those of every scope, but have none of its constraints.
         scopes = tuple([id(getattr(size, "scope", None)) for size in shape]) if symbolic else ()

@@ -447,7 +447,7 @@ class Exported:
     >>> exported.in_avals, exported.has_vjp()
     ((f32[],), True)
     >>> vf.grad(exported.call)(3.0)
-    Array(6., dtype=float32)
+    Array(6., dtype=float32, weak_type=True)
     """
 
     def __init__(self, manifest: Mapping[str, Any], constants: Sequence[Any], derivative: Exported | None, source: Source | None) -> None:

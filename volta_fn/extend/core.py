@@ -16,6 +16,7 @@ import numpy as np
 from volta_fn.core import primitive as core
 from volta_fn.core.arrays.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.devices.device import current_default_device
 from volta_fn.core.devices.placement import placed_aval
 from volta_fn.core.dimension import is_symbolic_dim, max_dim, min_dim
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, check_jaxpr, sub_jaxprs
@@ -173,6 +174,15 @@ class LoweringContext:
     def module_context(self) -> LoweringContext:
         """The module's context, which is this one: there are no modules here."""
         return self
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """The platform of the program, in a tuple."""
+        return (current_default_device().platform,)
+
+    def is_forward_compat(self) -> bool:
+        """Return False: programs run where they are made."""
+        return False
 
     def add_keepalive(self, value: Any) -> None:
         """Accept an object that must live as long as the program: the program holds it."""

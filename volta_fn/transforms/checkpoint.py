@@ -203,7 +203,7 @@ def checkpoint_name(x: Any, name: str) -> Any:
     >>> policy = vf.checkpoint_policies.save_only_these_names("sine")
     >>> f = vf.checkpoint(lambda x: vf.numpy.exp(vf.checkpoint_name(vf.numpy.sin(x), "sine")), policy=policy)
     >>> vf.grad(f)(0.0)  # its backward pass computes exp again, not sin
-    Array(1., dtype=float32)
+    Array(1., dtype=float32, weak_type=True)
     """
     return tree.map(lambda leaf: bind(name_p, as_value(leaf), name=name), x)
 

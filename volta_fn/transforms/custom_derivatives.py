@@ -24,7 +24,7 @@ from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.settings import current as settings
 from volta_fn.transforms.custom_call import CustomFunction, Rule, as_tangent, batch_custom_call, check_captured, checked_outputs
 from volta_fn.transforms.differentiation import backward_pass, linear_marks, marked, merge, nonzero_marks, split_tangents, with_zeros
-from volta_fn.transforms.grad import public_tangent
+from volta_fn.transforms.grad import derivative_of
 from volta_fn.transforms.vmap import vmap_stacked
 
 # `custom_jvp`: users' forward derivatives, from which reverse mode follows.
@@ -99,7 +99,9 @@ class JvpRule(Rule):
     def __call__(self, primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[list[Array], list[Any]]:
         count = len(self.arguments.traced)
         fixed = self.arguments.fixed(primals[:count])
-        rule_tangents = tangents[count:] if self.function.symbolic_zeros else [public_tangent(t) for t in tangents[count:]]
+        rule_tangents = tangents[count:]
+        if not self.function.symbolic_zeros:
+            rule_tangents = [derivative_of(t, p.aval) for t, p in zip(rule_tangents, primals[count:], strict=True)]
         rule: Any = self.function.jvp
         rule_primals = self.with_numbers(primals[count:])
         pair = rule(*fixed, tree.unflatten(self.in_tree, rule_primals), tree.unflatten(self.in_tree, rule_tangents))

@@ -311,6 +311,17 @@ class PartialEvalTrace(Trace):
         return position_in_scope() if settings.sees_results or isinstance(self.parent, JaxprTrace) else current_position.get()
 
 
+def evaluate_known(closed: ClosedJaxpr, name: str = "") -> ClosedJaxpr:
+    """Evaluate what does not depend on the inputs, of loops and branches too."""
+    trace = PartialEvalTrace(current_trace(), name)
+    unknowns = [trace.new_unknown(a) for a in closed.in_avals]
+    try:
+        outs = run_under(trace, eval_jaxpr, closed, *unknowns)
+    finally:
+        trace.finish()
+    return trace.builder.build([u.variable for u in unknowns], [trace.atom(o) for o in outs])
+
+
 class Linearization(NamedTuple):
     """A function of flat arrays at a point, and the linear program of its derivative."""
 

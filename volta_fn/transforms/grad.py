@@ -539,7 +539,8 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
         function = DifferentiatedFunction(fun, in_tree, has_aux, "jvp")
         outs, out_tangents = jvp_flat(function, values, in_tangents, function_name(fun))
         results, aux = function.split(outs)
-        result_tangents = [instantiate(t) for t in out_tangents[: len(results)] if t.aval.dtype != dtypes.float0]
+        pairs = zip(out_tangents[: len(results)], results, strict=True)
+        result_tangents = [derivative_of(t, v.aval) for t, v in pairs if t.aval.dtype != dtypes.float0]
         return tree.unflatten(function.flat.out_tree, results), result_tangents, aux
 
     arguments = tuple(primals), tuple(tangents)
@@ -552,11 +553,16 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     return (value, tangent, aux) if has_aux else (value, tangent)
 
 
-def public_tangent(tangent: Any) -> Any:
-    """Return a tangent as an array, with zeros for a `Zero` (float0 for integers)."""
-    if type(tangent) is Zero and tangent.aval.dtype == dtypes.float0:
-        return float0_zeros(tangent.aval.shape)
-    return instantiate(tangent)
+def derivative_of(derivative: Any, aval: ShapedArray) -> Any:
+    """Return the tangent or cotangent of a value of a type as an array.
+
+    A `Zero` becomes zeros (float0 for integers). It is weakly typed if the value is, also where a strongly typed one came out: the
+    derivative by a Python number gives way to the dtype of arrays as the number does.
+    """
+    if type(derivative) is Zero and derivative.aval.dtype == dtypes.float0:
+        return float0_zeros(derivative.aval.shape)
+    array = instantiate(derivative)
+    return array if array.weak_type is aval.weak_type else convert_element_type(array, array.dtype, aval.weak_type)
 
 
 def _checked_tangent(tangent: Any, aval: ShapedArray) -> Any:
@@ -614,7 +620,7 @@ class PushForward:
                 raise DTypeError(f"the linearized function got a tangent of dtype {dtype.name} for an argument of type {aval}")
         out_tangents = eval_jaxpr(self._program, *marked(in_tangents, signature.differentiable))
         results = with_zeros(out_tangents, signature.out_nonzero, signature.out_avals)
-        return tree.unflatten(signature.out_tree, map(public_tangent, results))
+        return tree.unflatten(signature.out_tree, map(derivative_of, results, signature.out_avals))
 
 
 tree.register_pytree_node(
@@ -719,7 +725,7 @@ def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
 def _argument_cotangents(cotangents: Sequence[Any], differentiable: Sequence[bool], avals: Sequence[ShapedArray], in_tree: Any) -> Any:
     """Return the cotangents of the arguments' leaves as pytrees, float0 for integers."""
     remaining = iter(cotangents)
-    leaves = [instantiate(next(remaining)) if d else float0_zeros(a.shape) for d, a in zip(differentiable, avals, strict=True)]
+    leaves = [derivative_of(next(remaining), a) if d else float0_zeros(a.shape) for d, a in zip(differentiable, avals, strict=True)]
     return tree.unflatten(in_tree, leaves)[0]
 
 

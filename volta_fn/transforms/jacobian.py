@@ -13,9 +13,9 @@ from volta_fn.core.arrays.array import Array, as_value, aval_of, from_host
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import FlatFunction, check_callable, function_name, jitted_like, trace_to_jaxpr, wraps
 from volta_fn.errors import GradientError, TreeError
-from volta_fn.primitives.data_movement.movement import instantiate, reshape
-from volta_fn.transforms.differentiation import backward_pass
-from volta_fn.transforms.grad import arguments_at, check_no_axes, checked_cotangent, jvp, partial_function, vjp
+from volta_fn.primitives.data_movement.movement import reshape
+from volta_fn.transforms.differentiation import backward_pass, evaluate_known
+from volta_fn.transforms.grad import arguments_at, check_no_axes, checked_cotangent, derivative_of, jvp, partial_function, vjp
 from volta_fn.transforms.vmap import vmap
 
 P = ParamSpec("P")
@@ -182,8 +182,9 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
     leaves, in_tree = tree.flatten((primals, {}))
     avals = [aval_of(x) for x in leaves]
     flat = FlatFunction(fun, in_tree)
-    closed = trace_to_jaxpr(flat, avals, function_name(fun))
-    return Transposed(in_tree, flat.out_tree, closed)
+    name = function_name(fun)
+    program = evaluate_known(trace_to_jaxpr(flat, avals, name), name)
+    return Transposed(in_tree, flat.out_tree, program)
 
 
 class Transposed:
@@ -201,7 +202,7 @@ class Transposed:
         cts = [checked_cotangent(ct, aval) if aval.dtype in dtypes.INEXACT else as_value(ct) for ct, aval in pairs]
         count = len(self._program.in_avals)
         results = backward_pass(self._program, [True] * count, [None] * count, cts)
-        args, _ = tree.unflatten(self._in_tree, [instantiate(c) for c in results])
+        args, _ = tree.unflatten(self._in_tree, map(derivative_of, results, self._program.in_avals))
         return args
 
 

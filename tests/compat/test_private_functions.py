@@ -14,7 +14,8 @@ import pytest
 
 from volta_fn import dtypes
 from volta_fn import jax as ours
-from volta_fn.compat import helpers, internals
+from volta_fn.compat import internals, private_functions
+from volta_fn.core.aval import ShapedArray
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, GradientError, InconclusiveDimensionOperation, TreeError
 
 #: Expressions by the private module whose helpers they call, with `jnp`, `np` and `tree` of the same library.
@@ -115,7 +116,7 @@ def evaluate(expression: str, module: str, root: str) -> str:
 
 
 @pytest.mark.parametrize(("module", "expression"), ROWS)
-def test_helpers_give_what_those_of_jax_give(module: str, expression: str, jax_mode: None) -> None:
+def test_private_functions_give_what_those_of_jax_give(module: str, expression: str, jax_mode: None) -> None:
     pytest.importorskip("jax")
     assert evaluate(expression, module, "volta_fn.") == evaluate(expression, module, "")
 
@@ -132,58 +133,75 @@ def test_nodes_come_after_their_parents() -> None:
     first = SimpleNamespace(name="first", parents=[])
     second, third = SimpleNamespace(name="second", parents=[first]), SimpleNamespace(name="third", parents=[first])
     last = SimpleNamespace(name="last", parents=[third, second, third])
-    for sort in (helpers.toposort, util.toposort):
+    for sort in (private_functions.toposort, util.toposort):
         nodes = sort([last, second])
         position = {node.name: i for i, node in enumerate(nodes)}
         assert len(nodes) == 4 and all(position[p.name] < position[node.name] for node in nodes for p in node.parents)
 
 
+class Key:
+    """An object that weak references may be of."""
+
+
+def counts(cached: Any) -> tuple[int, int, int]:
+    info = cached.cache_info()
+    return info.hits, info.misses, info.currsize
+
+
 def test_results_are_kept_while_the_first_argument_lives() -> None:
-    class Key:
-        pass
+    calls: list[Any] = []
 
-    calls: list[int] = []
-
-    @helpers.weakref_lru_cache(maxsize=2, trace_context_in_key=False)
-    def function(key: Key, number: int, factor: int = 1) -> int:
+    @private_functions.weakref_lru_cache
+    def f(key: Key, number: int, *, scale: int = 1) -> int:
         calls.append(number)
-        return number * factor
+        return number * scale
 
     key, other = Key(), Key()
-    assert [function(key, 1), function(key, 1), function(other, 1), function(key, 2, factor=3)] == [1, 1, 1, 6] and calls == [1, 1, 2]
-    function.evict_weakref(other)
-    assert function(other, 1) == 1 and calls == [1, 1, 2, 1]
-    function.cache_clear()
-    assert function(key, 1) == 1 and len(calls) == 5
-    del key
+    assert [f(key, 2), f(key, 2), f(key, 2, scale=3), f(other, 2), f(key, 3)] == [2, 2, 6, 2, 3]
+    assert calls == [2, 2, 2, 3] and counts(f) == (1, 4, 4)
+    del other
     gc.collect()
-    assert len(function._results) == 0
-    assert helpers.weakref_lru_cache(lambda key: 7)(other) == 7
+    assert counts(f)[2] == 3
+    f.evict_weakref(key)
+    assert counts(f)[2] == 0 and f(key, 2) == 2 and len(calls) == 5
+    f.cache_clear()
+    assert counts(f) == (0, 0, 0) and f.__name__ == "f"
+
+
+@pytest.mark.parametrize("name", ["volta_fn.compat.private_functions", "jax._src.util"])
+def test_the_cache_has_a_size(name: str) -> None:
+    module = pytest.importorskip(name)
+    calls: list[int] = []
+    f = module.weakref_lru_cache(maxsize=2)(lambda key, number: calls.append(number) or number)
+    key = Key()
+    assert [f(key, n) for n in (1, 2, 1, 3, 1, 2)] == [1, 2, 1, 3, 1, 2] and calls == [1, 2, 3, 2]
 
 
 def test_collections_and_classes() -> None:
-    elements: helpers.OrderedSet[int] = helpers.OrderedSet()
+    elements: private_functions.OrderedSet[int] = private_functions.OrderedSet()
     elements.update([3, 1, 3])
     assert list(elements) == [3, 1] and len(elements) == 2 and 1 in elements and 2 not in elements
     total: list[int] = []
-    helpers.foreach(lambda x, y: total.append(x * y), [1, 2], [3, 4])
+    private_functions.foreach(lambda x, y: total.append(x * y), [1, 2], [3, 4])
     assert total == [3, 8]
     with pytest.raises(ValueError, match="shorter"):
-        helpers.foreach(lambda x, y: None, [1, 2], [3])
+        private_functions.foreach(lambda x, y: None, [1, 2], [3])
     assert (
-        not helpers.is_hashable(helpers.Unhashable(1))
-        and {helpers.HashableWrapper([1])}
-        and hash(helpers.HashablePartial(evaluate, 1, a=2))
+        not private_functions.is_hashable(private_functions.Unhashable(1))
+        and {private_functions.HashableWrapper([1])}
+        and hash(private_functions.HashablePartial(evaluate, 1, a=2))
     )
-    assert {helpers.HashableFunction(evaluate, 1), helpers.HashableFunction(evaluate, 1)} == {helpers.HashableFunction(evaluate, 1)}
+    assert {private_functions.HashableFunction(evaluate, 1), private_functions.HashableFunction(evaluate, 1)} == {
+        private_functions.HashableFunction(evaluate, 1)
+    }
 
-    class Base(helpers.StrictABC):
+    class Base(private_functions.StrictABC):
         pass
 
     with pytest.raises(NotImplementedError, match="virtual"):
         Base.register(int)
 
-    @helpers.immutable
+    @private_functions.immutable
     class Constant:
         pass
 
@@ -195,23 +213,23 @@ def test_collections_and_classes() -> None:
 
 def test_bad_values_raise_typed_errors() -> None:
     with pytest.raises(InconclusiveDimensionOperation, match=r"\(4, 3\) is no multiple of that of \(5,\): 2 are left"):
-        helpers.divide_shape_sizes((4, 3), (5,))
+        private_functions.divide_shape_sizes((4, 3), (5,))
     with pytest.raises(InconclusiveDimensionOperation, match="12 are left"):
-        helpers.divide_shape_sizes((4, 3), (0,))
+        private_functions.divide_shape_sizes((4, 3), (0,))
     with pytest.raises(OverflowError, match="too large to convert to int32"):
-        helpers.scalar_type_to_dtype(int, 1 << 40)
+        private_functions.scalar_type_to_dtype(int, 1 << 40)
     with pytest.raises(DTypeError, match="no dtype of arrays"):
-        helpers.check_valid_dtype(np.dtype("U3"))
+        private_functions.check_valid_dtype(np.dtype("U3"))
     with pytest.raises(ArgumentError, match="full: a dtype is needed, got None"):
-        helpers.check_and_canonicalize_user_dtype(None, "full")
+        private_functions.check_and_canonicalize_user_dtype(None, "full")
     with pytest.raises(ArgumentTypeError, match="could not be resolved to positions: y"):
-        helpers.resolve_kwargs(lambda x, *, y=2: 0, (1,), {"y": 1})
+        private_functions.resolve_kwargs(lambda x, *, y=2: 0, (1,), {"y": 1})
     with pytest.raises(TreeError, match="must have the structure"):
-        helpers.tree_leaves_checked(ours.tree.structure((1, 2)), (1, (2, 3)))
+        private_functions.tree_leaves_checked(ours.tree.structure((1, 2)), (1, (2, 3)))
     with pytest.raises(ArgumentError, match="fft: norm must be"):
-        helpers._fft_norm(ours.numpy.array([4]), "fft", "none")
+        private_functions._fft_norm(ours.numpy.array([4]), "fft", "none")
     for function, kind in ((bool, ours.errors.TracerBoolConversionError), (float, ours.errors.ConcretizationTypeError)):
-        error = helpers.concretization_function_error(function, suggest_astype=True)
+        error = private_functions.concretization_function_error(function, suggest_astype=True)
         with pytest.raises(kind, match=rf"{function.__name__}\(\) needs a number"):
             error(None, "x")
 
@@ -219,28 +237,28 @@ def test_bad_values_raise_typed_errors() -> None:
 def test_symbolic_sizes() -> None:
     n, m = ours.export.symbolic_shape("n, m")
     assert (
-        helpers.is_dim(n)
-        and not helpers.is_constant_shape((1, n))
-        and helpers.definitely_equal(n, n)
-        and not helpers.definitely_equal(n, m)
+        private_functions.is_dim(n)
+        and not private_functions.is_constant_shape((1, n))
+        and private_functions.definitely_equal(n, n)
+        and not private_functions.definitely_equal(n, m)
     )
-    assert not helpers.is_empty_shape((n,)) and str(helpers.dilate_dim(n, 1)) == "n"
-    assert helpers.int_dtype_for_shape((n,), signed=False) == helpers.default_uint_dtype()
-    assert ours.jit(lambda x: helpers.definitely_equal(x, 3) + x)(2) == 2
+    assert not private_functions.is_empty_shape((n,)) and str(private_functions.dilate_dim(n, 1)) == "n"
+    assert private_functions.int_dtype_for_shape((n,), signed=False) == private_functions.default_uint_dtype()
+    assert ours.jit(lambda x: private_functions.definitely_equal(x, 3) + x)(2) == 2
 
 
 def test_programs_are_described() -> None:
     closed = ours.make_jaxpr(lambda x, y: ours.numpy.sin(x) + y)(1.0, 2.0)
     jaxpr, first = closed.jaxpr, closed.jaxpr.eqns[0]
-    last = helpers.last_used(jaxpr)
+    last = private_functions.last_used(jaxpr)
     assert [last[v] for v in (*jaxpr.invars, jaxpr.outvars[0])] == [first, jaxpr.eqns[1], None]
     values = dict.fromkeys(jaxpr.invars)
-    helpers.clean_up_dead_vars(first, values, last)
+    private_functions.clean_up_dead_vars(first, values, last)
     assert list(values) == jaxpr.invars[1:]
     assert jaxpr.replace(debug_info=None, effects=set()).eqns == jaxpr.eqns and jaxpr.debug_info.func_name == "unknown"
     assert closed.map_jaxpr(lambda program: program.replace(eqns=program.eqns)).debug_info == jaxpr.debug_info
     assert first.replace(source_info=None, ctx=None, effects=None).primitive is first.primitive
-    assert helpers.jaxpr_const_args(jaxpr) == []
+    assert private_functions.jaxpr_const_args(jaxpr) == []
     types = internals.abstract_eval_fun(ours.numpy.sin, ours.core.ShapedArray((2,), np.dtype("float32")))
     assert [aval.shape for aval in types] == [(2,)]
 
@@ -283,3 +301,8 @@ def test_rules_of_derivatives_are_checked() -> None:
         check.check_vjp(jnp.sin, functools.partial(ours.vjp, wrong), (0.5,))
     with pytest.raises(GradientError, match="no argument"):
         check.check_jvp(jnp.sin, functools.partial(ours.jvp, jnp.sin), (1,))
+
+
+def test_zeros_of_types_and_values() -> None:
+    assert internals.p2tz(np.ones(3, "float32")).aval == internals.a2tz(ShapedArray((3,), np.dtype("float32"))).aval
+    assert internals.p2cz(np.ones(3, "int32")).aval.dtype == dtypes.float0

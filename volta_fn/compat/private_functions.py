@@ -12,6 +12,7 @@ import inspect
 import math
 import operator
 import weakref
+from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
@@ -170,38 +171,62 @@ class OrderedSet(Generic[T]):
         return elt in self._elements
 
 
-class _WeakReferenceCache:
-    """A function whose results are kept while their first argument lives."""
+_CacheInfo = namedtuple("_CacheInfo", ["hits", "misses", "maxsize", "currsize"])
+
+
+class WeakrefCachedFunc:
+    """A function that keeps results as long as their first arguments live.
+
+    They are those of the last `maxsize` calls. The first argument is held by a weak reference and compared as a key, the others are held.
+    """
 
     def __init__(self, function: Callable[..., Any], maxsize: int | None) -> None:
         functools.update_wrapper(self, function)
         self._function, self._maxsize = function, maxsize
-        self._results: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = weakref.WeakKeyDictionary()
-
-    def __call__(self, first: Any, *args: Any, **kwargs: Any) -> Any:
-        if first not in self._results:
-            reference, function = weakref.ref(first), self._function
-            self._results[first] = functools.lru_cache(self._maxsize)(lambda *args, **kwargs: function(reference(), *args, **kwargs))
-        return self._results[first](*args, **kwargs)
+        self.cache_clear()
 
     def cache_clear(self) -> None:
-        """Forget all results."""
-        self._results.clear()
+        """Drop all results."""
+        self._results: OrderedDict[Any, Any] = OrderedDict()
+        self._hits = self._misses = 0
 
-    def evict_weakref(self, first: Any) -> None:
-        """Forget the results of a first argument."""
-        self._results.pop(first, None)
+    def cache_info(self) -> _CacheInfo:
+        """Return how many calls were in the cache and not, and its sizes."""
+        return _CacheInfo(self._hits, self._misses, self._maxsize, len(self._results))
+
+    def cache_keys(self) -> list[Any]:
+        """Return the arguments of the calls whose results are held."""
+        return [(first(), *rest) for first, *rest in self._results]
+
+    def evict_weakref(self, arg0: Any) -> None:
+        """Drop the results of calls with this first argument."""
+        self._drop(weakref.ref(arg0))
+
+    def _drop(self, reference: weakref.ref[Any]) -> None:
+        for key in [key for key in self._results if key[0] == reference]:
+            self._results.pop(key, None)
+
+    def __call__(self, arg0: Any, /, *args: Any, **kwargs: Any) -> Any:
+        key = weakref.ref(arg0, self._drop), args, tuple(sorted(kwargs.items()))
+        if key in self._results:
+            self._hits += 1
+            self._results.move_to_end(key)
+            return self._results[key]
+        self._misses += 1
+        result = self._results[key] = self._function(arg0, *args, **kwargs)
+        if self._maxsize is not None and len(self._results) > self._maxsize:
+            self._results.popitem(last=False)
+        return result
 
 
 def weakref_lru_cache(f: Callable[..., Any] | None = None, *, maxsize: int | None = 2048, **options: Any) -> Any:
-    """Return a function that keeps its results while its first argument lives.
+    """Make a function keep the last `maxsize` results while their first arguments live.
 
-    The other arguments must be hashable; the last `maxsize` results of each first one are kept. The options concern JAX's settings, and
-    have no effect.
+    The other arguments must be hashable. Without a function it returns a decorator. The options concern JAX's settings, and have no effect.
     """
     if f is None:
         return functools.partial(weakref_lru_cache, maxsize=maxsize)
-    return _WeakReferenceCache(f, maxsize)
+    return WeakrefCachedFunc(f, maxsize)
 
 
 def immutable(cls: type[T]) -> type[T]:
