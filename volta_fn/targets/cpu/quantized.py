@@ -21,7 +21,17 @@ from volta_fn.dtypes import FLOATS
 from volta_fn.primitives.quantized import BLOCK, TABLES, QuantizedLayout
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64, least, vector_of
-from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, first_lanes, load, prefetch, read, readable, write
+from volta_fn.targets.cpu.matmul.micro_kernel import (
+    CACHE_LINE,
+    ComputeType,
+    compute_type,
+    first_lanes,
+    load,
+    prefetch,
+    read,
+    readable,
+    write,
+)
 from volta_fn.targets.cpu.routine import Routine, RoutineWriter, task_range
 
 # By pairs of bfloat16.
@@ -42,8 +52,8 @@ _WORD_VECTOR, _PAIR_VECTOR = vector_of("i16", _WORDS), vector_of("bfloat", _WORD
 _FEW_ROWS, _PAIR_ROWS = 2, 8
 #: Chunks that are written out one after another, each with sums of its own.
 _PAIR_UNROLLED = 2
-#: Bytes by which codes are prefetched.
-_AHEAD = 16 << 10
+#: Bytes by which codes are prefetched; scales and offsets are by as many rows.
+_AHEAD = 10 << 10
 #: Bytes of weights that a task reads, about, and nanoseconds for a byte.
 _PAIR_TASK_BYTES, _PAIR_BYTE_NS = 1 << 17, 0.03
 
@@ -185,6 +195,10 @@ class _PairProducts:
         x_row = f.plus(f.times(example, self.rows), i64(first))
         x = f.at(pointers[-1], f"[{self.row_bytes} x i8]", x_row)
         by_group = [f.at(pointers[2 + k], f"[{layout.groups * a.dtype.itemsize} x i8]", number) for k, a in enumerate(self.by_group)]
+        for pointer, a in zip(by_group, self.by_group, strict=True):
+            size = layout.groups * a.dtype.itemsize
+            for start in range(0, size, CACHE_LINE):
+                prefetch(f, f.at(pointer, "i8", i64(_AHEAD // layout.width * size + start)))
         whole = layout.width // _BYTES
         unrolled = min(_PAIR_UNROLLED, whole) or 1
         sums = [work.zero()] * (rows * unrolled)
