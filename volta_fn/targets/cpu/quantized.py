@@ -33,7 +33,7 @@ from volta_fn.targets.cpu.matmul.micro_kernel import (
     read,
     readable,
     write,
-)
+)  # fmt: skip
 from volta_fn.targets.cpu.routine import Routine, RoutineWriter, task_range
 
 # By pairs of bfloat16.
@@ -42,6 +42,9 @@ from volta_fn.targets.cpu.routine import Routine, RoutineWriter, task_range
 # bits (`vpermw`): a number of 4 bits takes one lookup, one of 8 bits two, whose sum it is. Codes are not unpacked: a vector of words of 16
 # bits is shifted so that some bits of each word are an index, and the numbers of x are put into the order in which lookups deliver weights,
 # once for all rows of the matrix. The products of a group are multiplied by its scale, and its offset by the sum of the group's x.
+#
+# Rows of weights are one stream of whole cache lines, the best that processors prefetch. Where a row is no whole number of lines, two or
+# four rows are, and x is put into order for as many copies of it. The lanes of the sums of a tile of rows are added up together.
 #
 # x is bfloat16, products are exact, and sums those of float32. Where x is infinite, the result may be NaN; numbers below 1.2e-38 count as
 # zeros, in x and in sums.
@@ -142,7 +145,10 @@ class _PairProducts:
         self.out = 2 + len(self.by_group)
 
     def _period(self) -> int:
-        """Return how many rows of weights are whole chunks; 1 if their groups do not allow it, or x has many rows."""
+        """Return how many rows of weights are whole chunks.
+
+        It is 1 if their groups do not allow it, or x has many rows.
+        """
         layout = self.layout
         period = _BYTES // math.gcd(_BYTES, layout.width)
         is_dense = layout.size == layout.width * self.numbers // _BYTES
@@ -165,11 +171,10 @@ class _PairProducts:
             def task(f: Function, pointers: list[Value], number: Value, limits: tuple[int, int] = (first, end), tile: int = tile) -> None:
                 example = f.quotient(number, tasks)
                 begin, last = task_range(f, f.remainder(number, tasks), self.outputs, tasks, tile)
-                tables = {lookup.table: _words(lookup.table) for lookup in self.lookups}
                 whole = f.plus(begin, f.times(f.quotient(f.minus(last, begin), tile), tile))
-                f.loop(begin, whole, tile, [], lambda row, _: self._tile(f, pointers, example, row, tile, *limits, tables))
+                f.loop(begin, whole, tile, [], lambda row, _: self._tile(f, pointers, example, row, tile, *limits))
                 if tile > 1:
-                    f.loop(whole, last, 1, [], lambda row, _: self._tile(f, pointers, example, row, 1, *limits, tables))
+                    f.loop(whole, last, 1, [], lambda row, _: self._tile(f, pointers, example, row, 1, *limits))
 
             writer.launch(self.stack * tasks, total * _PAIR_BYTE_NS * max(1, (end - first) / 2), task)
 
@@ -222,17 +227,7 @@ class _PairProducts:
 
     # products
 
-    def _tile(
-        self,
-        f: Function,
-        pointers: list[Value],
-        example: Value,
-        row: Value,
-        tile: int,
-        first: int,
-        end: int,
-        tables: dict[tuple[float, ...], Value],
-    ) -> None:
+    def _tile(self, f: Function, pointers: list[Value], example: Value, row: Value, tile: int, first: int, end: int) -> None:
         """Emit the products of `tile` rows of weights with the rows `first` to `end` of x.
 
         The rows of weights are one stream. Lanes of a chunk that two rows share belong to one of them each.
@@ -250,13 +245,13 @@ class _PairProducts:
         sums = [[work.zero()] * (rows * _PAIR_UNROLLED) for _ in range(tile)]
 
         def products(chunk: Value, size: int, copies: int) -> tuple[list[Value], Value]:
-            """Emit the products of a chunk, of which `size` bytes exist, and the address of its x, the first of so many copies."""
+            """Emit the products of a chunk of `size` bytes, and the address of its x."""
             place = f.at(codes, f"[{_BYTES} x i8]", chunk)
             if size == _BYTES:
                 prefetch(f, f.at(place, "i8", i64(_AHEAD)))
             words = f.cast("bitcast", load(f, "i8", 1, place, _BYTES, first_lanes(size, _BYTES)), _WORD_VECTOR)
             parts = f.at(x, f"[{self.vectors * _BYTES} x i8]", f.minus(chunk, i64(copies * self.chunks)))
-            return self._products(f, words, parts, rows, tables), parts
+            return self._products(f, words, parts, rows), parts
 
         def run(chunks: range, j: int) -> None:
             copies, stop = chunks.start // self.chunks, chunks.stop - len(chunks) % _PAIR_UNROLLED
@@ -294,14 +289,14 @@ class _PairProducts:
             total = sums_across(f, work, [functools.reduce(functools.partial(work.add, f), totals[i::rows]) for totals in sums])
             write(f, work, dtype, total, tile, f.at(pointers[self.out], f"[{dtype.itemsize} x i8]", place))
 
-    def _products(self, f: Function, words: Value, x: Value, rows: int, tables: dict[tuple[float, ...], Value]) -> list[Value]:
+    def _products(self, f: Function, words: Value, x: Value, rows: int) -> list[Value]:
         """Emit the sums of products of a chunk's codes with each row of x."""
         shifted = {0: words}
         weights = []
         for lookup in self.lookups:
             if lookup.shift not in shifted:
                 shifted[lookup.shift] = f.binary("lshr", words, f.splat(Value("i16", str(lookup.shift)), _WORDS))
-            weights.append(f.intrinsic("llvm.x86.avx512.permvar.hi.512", _WORD_VECTOR, tables[lookup.table], shifted[lookup.shift]))
+            weights.append(f.intrinsic("llvm.x86.avx512.permvar.hi.512", _WORD_VECTOR, _words(lookup.table), shifted[lookup.shift]))
         sums = []
         for i in range(rows):
             total = self.work.zero()
@@ -325,7 +320,7 @@ class _PairProducts:
         return totals
 
     def _by_lane(self, f: Function, by_group: list[Value], row: int, chunk: Value, size: int) -> list[Value]:
-        """Emit the scale, and the offset, of each lane of a chunk's sums, for a row of a tile."""
+        """Emit the scale, and the offset, of each lane of a chunk of a tile's row."""
         layout, numbers = self.layout, self.numbers
         count = 1 if layout.groups == 1 else max(1, numbers // layout.group_size)
         if count > 1:  # groups of rows follow one another as their codes do
