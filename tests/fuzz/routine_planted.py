@@ -128,7 +128,11 @@ PLANTED = [
     Planted("a point is off by a thousandth", "convolution", _imprecise_points),
     Planted("roots of the other direction", "fourier", _other_direction),
     Planted("the upper triangle is not cleared", "linalg", _replaced("cpu.lapack", "zero_above", lambda *_: None)),
-    Planted("some lanes are not summed", "quantized", _replaced("cpu.quantized", "lane_sum", lambda f, work, x: f.shuffle(x, [0]))),
+    Planted(
+        "some lanes are not summed",
+        "quantized",
+        _replaced("cpu.quantized", "sums_across", lambda f, work, vectors: f.shuffle(vectors[0], range(len(vectors)))),
+    ),
     Planted("barriers are missing", "cumulative", _without_barriers, "wgsl"),
     Planted("earlier tiles are lost", "cumulative", _lost_tiles, "wgsl"),
 ]

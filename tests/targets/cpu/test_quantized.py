@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -121,24 +122,43 @@ def test_every_code_stands_for_its_number(scheme: str, dtype: str) -> None:
     np.testing.assert_allclose(out[0].astype(np.float64), expected, 1e-5 if scheme == "nf4" and dtype == "float16" else 0)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize(("scheme", "step"), [("int4", 32), ("nf4", 32), ("int8", 16)])
+def test_rows_that_share_lines(scheme: str, step: int, rows: int) -> None:
+    """Two or four rows of weights are whole cache lines, or eight of them a tile, and a few rows are left."""
+    for size in (step, 2 * step, 3 * step, 5 * step, 6 * step, 8 * step, 12 * step, 18 * step):
+        for group in {step, 2 * step, size}:
+            if size % group == 0:
+                layout = QuantizedLayout(scheme, size, group)
+                for outputs in (3, 4, 13, 24):
+                    check(layout, operands(layout, rows, outputs, "bfloat16", scheme != "nf4" and size % 3 == 0, "bfloat16"))
+    layout = QuantizedLayout(scheme, 3 * step, step)
+    check(layout, operands(layout, rows, 11, "bfloat16", lead=(2,)))
+
+
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_numbers_that_are_not_finite(dtype: str) -> None:
     """NaN stays NaN; infinity times numbers of 4 bits is infinite, and of 8 bits perhaps NaN; rows without them do not change."""
-    for scheme in ("int8", "int4"):
+    for scheme, rows in itertools.product(("int8", "int4"), (4, 2)):
         layout = QuantizedLayout(scheme, 96, 32)
-        arrays = operands(layout, 4, 5, dtype)
+        arrays = operands(layout, rows, 5, dtype)
         routine = quantized.quantized_dot(tuple([ShapedArray(a.shape, a.dtype) for a in arrays]), {"layout": layout, "transposed": False})
         assert routine is not None
-        outputs = [((4, 5), arrays[0].dtype)]
+        outputs = [((rows, 5), arrays[0].dtype)]
         (clean,) = run_routine(routine, arrays, outputs)
-        arrays[0][1, 40], arrays[0][3, 95] = np.nan, np.inf
-        (out,) = run_routine(routine, arrays, outputs)
-        np.testing.assert_array_equal(out[[0, 2]].astype(np.float32), clean[[0, 2]].astype(np.float32))
-        assert np.isnan(out[1].astype(np.float32)).all() and not np.isfinite(out[3].astype(np.float32)).any()
-        if scheme == "int4":
-            weights = scaled(decode(arrays[1], layout), arrays[2], None, 32)[:, 95]
-            expected = np.where(weights == 0, np.nan, np.copysign(np.inf, weights))
-            np.testing.assert_array_equal(out[3].astype(np.float32), expected.astype(np.float32))
+        for number, at in ((np.nan, 40), (np.inf, 95), (-np.inf, 0)):
+            before = arrays[0][-1, at]
+            arrays[0][-1, at] = number
+            (out,) = run_routine(routine, arrays, outputs)
+            arrays[0][-1, at] = before
+            np.testing.assert_array_equal(out[:-1].astype(np.float32), clean[:-1].astype(np.float32))
+            assert not np.isfinite(out[-1].astype(np.float32)).any()
+            if np.isnan(number):
+                assert np.isnan(out[-1].astype(np.float32)).all()
+            elif scheme == "int4":
+                weights = scaled(decode(arrays[1], layout), arrays[2], None, 32)[:, at]
+                expected = np.where(weights == 0, np.nan, np.copysign(np.inf, weights * np.sign(number)))
+                np.testing.assert_array_equal(out[-1].astype(np.float32), expected.astype(np.float32))
 
 
 def test_nan_of_float8_is_nan() -> None:

@@ -7,9 +7,10 @@ than to each weight. Products of more rows are expanded to loops over blocks of 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -21,7 +22,18 @@ from volta_fn.dtypes import FLOATS
 from volta_fn.primitives.quantized import BLOCK, TABLES, QuantizedLayout
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64, least, vector_of
-from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, first_lanes, load, prefetch, read, readable, write
+from volta_fn.targets.cpu.matmul.gemv import sums_across
+from volta_fn.targets.cpu.matmul.micro_kernel import (
+    CACHE_LINE,
+    ComputeType,
+    compute_type,
+    first_lanes,
+    load,
+    prefetch,
+    read,
+    readable,
+    write,
+)  # fmt: skip
 from volta_fn.targets.cpu.routine import Routine, RoutineWriter, task_range
 
 # By pairs of bfloat16.
@@ -31,6 +43,9 @@ from volta_fn.targets.cpu.routine import Routine, RoutineWriter, task_range
 # bits is shifted so that some bits of each word are an index, and the numbers of x are put into the order in which lookups deliver weights,
 # once for all rows of the matrix. The products of a group are multiplied by its scale, and its offset by the sum of the group's x.
 #
+# Rows of weights are one stream of whole cache lines, the best that processors prefetch. Where a row is no whole number of lines, two or
+# four rows are, and x is put into order for as many copies of it. The lanes of the sums of a tile of rows are added up together.
+#
 # x is bfloat16, products are exact, and sums those of float32. Where x is infinite, the result may be NaN; numbers below 1.2e-38 count as
 # zeros, in x and in sums.
 
@@ -38,12 +53,15 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 #: The bytes of codes that are looked up together, and the words of 16 bits and the sums of pairs that these are.
 _BYTES, _WORDS, _LANES = 64, 32, 16
 _WORD_VECTOR, _PAIR_VECTOR = vector_of("i16", _WORDS), vector_of("bfloat", _WORDS)
-#: The most rows of x for which two lookups a number of 4 bits are faster than products in float32, and the most rows at a time.
+#: The most rows of x for which two lookups a number of 4 bits are faster than products in float32, and for which rows of weights share
+#: chunks; and the most rows at a time.
 _FEW_ROWS, _PAIR_ROWS = 2, 8
 #: Chunks that are written out one after another, each with sums of its own.
 _PAIR_UNROLLED = 2
-#: Bytes by which codes are prefetched.
-_AHEAD = 16 << 10
+#: The most rows of weights in a stream of whole chunks, and sums that are finished together.
+_MOST_PERIOD, _PAIR_TILE = 4, 8
+#: Bytes by which codes are prefetched; scales and offsets are by as many rows.
+_AHEAD = 10 << 10
 #: Bytes of weights that a task reads, about, and nanoseconds for a byte.
 _PAIR_TASK_BYTES, _PAIR_BYTE_NS = 1 << 17, 0.03
 
@@ -115,14 +133,27 @@ class _PairProducts:
         self.rows, self.outputs = self.x.shape[-2], self.data.shape[-2]
         self.lookups, self.order = _lookups(layout.scheme), _order(layout)
         self.has_offsets = len(self.by_group) == 2
-        #: Numbers of a chunk, and chunks of a row.
+        #: Numbers of a chunk.
         self.numbers = len(self.order) * _WORDS
-        self.chunks = -(-layout.width // _BYTES)
+        #: Rows of weights that are read as one stream of whole chunks, and chunks of as many copies of a row of x.
+        self.period = self._period()
+        self.chunks = -(-self.period * layout.width // _BYTES)
         #: Vectors of a chunk of x, and bytes of a row of it.
         self.vectors = len(self.order) + self.has_offsets
         self.row_bytes = self.chunks * self.vectors * _BYTES
         self.workspace = math.prod(self.x.shape[:-1]) * self.row_bytes
         self.out = 2 + len(self.by_group)
+
+    def _period(self) -> int:
+        """Return how many rows of weights are whole chunks.
+
+        It is 1 if their groups do not allow it, or x has many rows.
+        """
+        layout = self.layout
+        period = _BYTES // math.gcd(_BYTES, layout.width)
+        is_dense = layout.size == layout.width * self.numbers // _BYTES
+        divides = layout.groups == 1 or (layout.size % layout.group_size == 0 and self.numbers % layout.group_size == 0)
+        return period if self.rows <= _FEW_ROWS and period <= min(_MOST_PERIOD, self.outputs) and is_dense and divides else 1
 
     def write(self, writer: RoutineWriter) -> None:
         """Write the code."""
@@ -133,36 +164,57 @@ class _PairProducts:
         count = -(-self.rows // _PAIR_ROWS)
         ends = [self.rows * (k + 1) // count for k in range(count)]
         for first, end in itertools.pairwise([0, *ends]):
+            is_stream = self.period * self.layout.width % _BYTES == 0
+            tiles = [self.period * n for n in ((1, 2, 4, 8) if is_stream else (1,))]
+            tile = max([n for n in tiles if n * (end - first) <= _PAIR_TILE and n <= self.outputs], default=self.period)
 
-            def task(f: Function, pointers: list[Value], number: Value, limits: tuple[int, int] = (first, end)) -> None:
+            def task(f: Function, pointers: list[Value], number: Value, limits: tuple[int, int] = (first, end), tile: int = tile) -> None:
                 example = f.quotient(number, tasks)
-                begin, last = task_range(f, f.remainder(number, tasks), self.outputs, tasks)
-                tables = {lookup.table: _words(lookup.table) for lookup in self.lookups}
-                f.loop(begin, last, 1, [], lambda row, _: self._row(f, pointers, example, row, *limits, tables))
+                begin, last = task_range(f, f.remainder(number, tasks), self.outputs, tasks, tile)
+                whole = f.plus(begin, f.times(f.quotient(f.minus(last, begin), tile), tile))
+                f.loop(begin, whole, tile, [], lambda row, _: self._tile(f, pointers, example, row, tile, *limits))
+                if tile > 1:
+                    f.loop(whole, last, 1, [], lambda row, _: self._tile(f, pointers, example, row, 1, *limits))
 
             writer.launch(self.stack * tasks, total * _PAIR_BYTE_NS * max(1, (end - first) / 2), task)
 
     # x in the order of the weights
 
     def _arrange(self, f: Function, pointers: list[Value], _: Value) -> None:
-        """Emit the parts of every row of x."""
-        rest = self.layout.size % self.numbers
-        whole = self.layout.size // self.numbers
+        """Emit the parts of every row of x, which is repeated for each row of a stream."""
+        size, numbers, itemsize = self.layout.size, self.numbers, self.x.dtype.itemsize
 
         def row(number: Value, _: list[Value]) -> None:
-            source = f.at(pointers[0], f"[{self.layout.size * self.x.dtype.itemsize} x i8]", number)
+            source = f.at(pointers[0], f"[{size * itemsize} x i8]", number)
             target = f.at(pointers[-1], f"[{self.row_bytes} x i8]", number)
-            f.loop(i64(0), i64(whole), 1, [], lambda chunk, _: self._arrange_chunk(f, source, target, chunk, self.numbers))
-            if rest:
-                self._arrange_chunk(f, source, target, i64(whole), rest)
+
+            def run(chunks: range, copy: int) -> None:
+                start = f.at(source, "i16", i64(chunks.start * numbers - copy * size))
+
+                def whole(chunk: Value, _: list[Value]) -> None:
+                    place = f.at(start, f"[{numbers} x i16]", f.minus(chunk, i64(chunks.start)))
+                    self._arrange_chunk(f, load(f, "i16", itemsize, place, numbers), target, chunk)
+
+                f.loop(i64(chunks.start), i64(chunks.stop), 1, [], whole)
+
+            def joined(chunk: int, pieces: list[_Piece]) -> None:
+                x = Value(vector_of("i16", numbers), "zeroinitializer")
+                for copy, begin, end in pieces:
+                    place = f.at(source, "i16", i64(chunk * numbers + begin - copy * size))
+                    part = load(f, "i16", itemsize, place, numbers, first_lanes(end - begin, numbers))
+                    x = f.shuffle(x, [numbers + lane - begin if begin <= lane < end else lane for lane in range(numbers)], part)
+                self._arrange_chunk(f, x, target, i64(chunk))
+
+            for chunk, pieces in _pieces(self.period, size, numbers):
+                if isinstance(chunk, range):
+                    run(chunk, pieces[0].row)
+                else:
+                    joined(chunk, pieces)
 
         f.loop(i64(0), i64(math.prod(self.x.shape[:-1])), 1, [], row)
 
-    def _arrange_chunk(self, f: Function, source: Value, target: Value, chunk: Value, count: int) -> None:
-        """Emit the parts of a chunk of which `count` numbers exist; others are zeros."""
-        itemsize, numbers = self.x.dtype.itemsize, self.numbers
-        place = f.at(source, f"[{numbers * itemsize} x i8]", chunk)
-        x = load(f, "i16", itemsize, place, numbers, first_lanes(count, numbers))
+    def _arrange_chunk(self, f: Function, x: Value, target: Value, chunk: Value) -> None:
+        """Emit the parts of a chunk of x."""
         target = f.at(target, f"[{self.vectors * _BYTES} x i8]", chunk)
         total, ones = self.work.zero(), _words([1.0] * _WORDS)
         for number, order in enumerate(self.order):
@@ -175,79 +227,109 @@ class _PairProducts:
 
     # products
 
-    def _row(
-        self, f: Function, pointers: list[Value], example: Value, row: Value, first: int, end: int, tables: dict[tuple[float, ...], Value]
-    ) -> None:
-        """Emit the products of a row of weights with the rows `first` to `end` of x."""
+    def _tile(self, f: Function, pointers: list[Value], example: Value, row: Value, tile: int, first: int, end: int) -> None:
+        """Emit the products of `tile` rows of weights with the rows `first` to `end` of x.
+
+        The rows of weights are one stream. Lanes of a chunk that two rows share belong to one of them each.
+        """
         layout, work, rows = self.layout, self.work, end - first
         number = f.plus(f.times(example, self.outputs), row)
         codes = f.at(pointers[1], f"[{layout.width} x i8]", number)
         x_row = f.plus(f.times(example, self.rows), i64(first))
         x = f.at(pointers[-1], f"[{self.row_bytes} x i8]", x_row)
         by_group = [f.at(pointers[2 + k], f"[{layout.groups * a.dtype.itemsize} x i8]", number) for k, a in enumerate(self.by_group)]
-        whole = layout.width // _BYTES
-        unrolled = min(_PAIR_UNROLLED, whole) or 1
-        sums = [work.zero()] * (rows * unrolled)
+        for pointer, a in zip(by_group, self.by_group, strict=True):
+            size = layout.groups * a.dtype.itemsize
+            for start in range(0, tile * size, CACHE_LINE):
+                prefetch(f, f.at(pointer, "i8", i64(_AHEAD // layout.width * size + start)))
+        sums = [[work.zero()] * (rows * _PAIR_UNROLLED) for _ in range(tile)]
 
-        def chunk(at: Value, sums: list[Value], size: int = _BYTES) -> list[Value]:
-            place = f.at(codes, f"[{_BYTES} x i8]", at)
+        def products(chunk: Value, size: int, copies: int) -> tuple[list[Value], Value]:
+            """Emit the products of a chunk of `size` bytes, and the address of its x."""
+            place = f.at(codes, f"[{_BYTES} x i8]", chunk)
             if size == _BYTES:
                 prefetch(f, f.at(place, "i8", i64(_AHEAD)))
             words = f.cast("bitcast", load(f, "i8", 1, place, _BYTES, first_lanes(size, _BYTES)), _WORD_VECTOR)
-            return self._chunk(f, words, f.at(x, f"[{self.vectors * _BYTES} x i8]", at), self._by_lane(f, by_group, at, size), sums, tables)
+            parts = f.at(x, f"[{self.vectors * _BYTES} x i8]", f.minus(chunk, i64(copies * self.chunks)))
+            return self._products(f, words, parts, rows), parts
 
-        def chunks(start: Value, sums: list[Value]) -> list[Value]:
-            return [total for k in range(unrolled) for total in chunk(f.plus(start, i64(k)), sums[k * rows : (k + 1) * rows])]
+        def run(chunks: range, j: int) -> None:
+            copies, stop = chunks.start // self.chunks, chunks.stop - len(chunks) % _PAIR_UNROLLED
 
-        sums = f.loop(i64(0), i64(whole - whole % unrolled), unrolled, sums, chunks)
-        rest = [(k, _BYTES) for k in range(whole - whole % unrolled, whole)]
-        rest += [(whole, layout.width % _BYTES)] * (layout.width % _BYTES > 0)
-        for k, (at, size) in enumerate(rest):
-            those = slice(k % unrolled * rows, (k % unrolled + 1) * rows)
-            sums[those] = chunk(i64(at), sums[those], size)
+            def added(chunk: Value, chain: int, totals: list[Value]) -> list[Value]:
+                by_lane = self._by_lane(f, by_group, j, chunk, _BYTES)
+                return self._add(f, *products(chunk, _BYTES, copies), by_lane, totals[chain * rows : (chain + 1) * rows])
+
+            def several(chunk: Value, totals: list[Value]) -> list[Value]:
+                return [total for n in range(_PAIR_UNROLLED) for total in added(f.plus(chunk, i64(n)), n, totals)]
+
+            sums[j] = f.loop(i64(chunks.start), i64(stop), _PAIR_UNROLLED, sums[j], several)
+            for n, chunk in enumerate(range(stop, chunks.stop)):
+                sums[j][n * rows : (n + 1) * rows] = added(i64(chunk), n, sums[j])
+
+        def shared(chunk: int, pieces: list[_Piece]) -> None:
+            size = pieces[-1].end
+            terms = products(i64(chunk), size, chunk // self.chunks)
+            for j, begin, end in pieces:
+                totals = sums[j][:rows]
+                added = self._add(f, *terms, self._by_lane(f, by_group, j, i64(chunk), size), totals)
+                if self.period > 1:  # x has numbers in the lanes of other rows
+                    mask = _lanes_between(begin // 4, end // 4)
+                    added = [f.select(mask, total, before) for total, before in zip(added, totals, strict=True)]
+                sums[j][:rows] = added
+
+        for chunk, pieces in _pieces(tile, layout.width, _BYTES):
+            if isinstance(chunk, range):
+                run(chunk, pieces[0].row)
+            else:
+                shared(chunk, pieces)
         dtype = self.x.dtype
         for i in range(rows):
-            parts = sums[i::rows]
-            while len(parts) > 1:
-                parts = [work.add(f, *parts[k : k + 2]) if k + 1 < len(parts) else parts[k] for k in range(0, len(parts), 2)]
             place = f.plus(f.times(f.plus(x_row, i64(i)), self.outputs), row)
-            write(f, work, dtype, lane_sum(f, work, parts[0]), 1, f.at(pointers[self.out], f"[{dtype.itemsize} x i8]", place))
+            total = sums_across(f, work, [functools.reduce(functools.partial(work.add, f), totals[i::rows]) for totals in sums])
+            write(f, work, dtype, total, tile, f.at(pointers[self.out], f"[{dtype.itemsize} x i8]", place))
 
-    def _chunk(
-        self, f: Function, words: Value, x: Value, by_lane: list[Value], sums: list[Value], tables: dict[tuple[float, ...], Value]
-    ) -> list[Value]:
-        """Emit the sums with the products of a chunk added."""
+    def _products(self, f: Function, words: Value, x: Value, rows: int) -> list[Value]:
+        """Emit the sums of products of a chunk's codes with each row of x."""
         shifted = {0: words}
         weights = []
         for lookup in self.lookups:
             if lookup.shift not in shifted:
                 shifted[lookup.shift] = f.binary("lshr", words, f.splat(Value("i16", str(lookup.shift)), _WORDS))
-            weights.append(f.intrinsic("llvm.x86.avx512.permvar.hi.512", _WORD_VECTOR, tables[lookup.table], shifted[lookup.shift]))
-
-        def vector(row: int, number: int, type_: str) -> Value:
-            return f.load(type_, f.at(f.at(x, f"[{self.row_bytes} x i8]", i64(row)), f"[{_BYTES} x i8]", i64(number)), 4)
-
-        totals = []
-        for i, total in enumerate(sums):
-            products = self.work.zero()
+            weights.append(f.intrinsic("llvm.x86.avx512.permvar.hi.512", _WORD_VECTOR, _words(lookup.table), shifted[lookup.shift]))
+        sums = []
+        for i in range(rows):
+            total = self.work.zero()
             for lookup, weight in zip(self.lookups, weights, strict=True):
-                products = _add_pairs(f, weight, vector(i, lookup.part, _WORD_VECTOR), products)
-            total = self.work.multiply_add(f, products, by_lane[0], total)
+                total = _add_pairs(f, weight, self._part(f, x, i, lookup.part, _WORD_VECTOR), total)
+            sums.append(total)
+        return sums
+
+    def _part(self, f: Function, x: Value, row: int, number: int, type_: str) -> Value:
+        """Emit a vector of a chunk of a row of x."""
+        return f.load(type_, f.at(f.at(x, f"[{self.row_bytes} x i8]", i64(row)), f"[{_BYTES} x i8]", i64(number)), 4)
+
+    def _add(self, f: Function, products: list[Value], x: Value, by_lane: list[Value], sums: list[Value]) -> list[Value]:
+        """Emit the sums with the products of a chunk added, scaled, and its offsets."""
+        totals = []
+        for i, (product, total) in enumerate(zip(products, sums, strict=True)):
+            total = self.work.multiply_add(f, product, by_lane[0], total)
             if self.has_offsets:
-                total = self.work.multiply_add(f, vector(i, self.vectors - 1, self.work.vector), by_lane[1], total)
+                total = self.work.multiply_add(f, self._part(f, x, i, self.vectors - 1, self.work.vector), by_lane[1], total)
             totals.append(total)
         return totals
 
-    def _by_lane(self, f: Function, by_group: list[Value], chunk: Value, size: int) -> list[Value]:
-        """Emit the scale, and the offset, of each lane of a chunk's sums."""
+    def _by_lane(self, f: Function, by_group: list[Value], row: int, chunk: Value, size: int) -> list[Value]:
+        """Emit the scale, and the offset, of each lane of a chunk of a tile's row."""
         layout, numbers = self.layout, self.numbers
         count = 1 if layout.groups == 1 else max(1, numbers // layout.group_size)
-        if layout.groups == 1:
-            first = i64(0)
-        elif count > 1:
+        if count > 1:  # groups of rows follow one another as their codes do
             first = f.times(chunk, count)
+        elif layout.groups == 1:
+            first = i64(row)
         else:
-            first = f.quotient(chunk, layout.group_size // numbers)
+            within = f.minus(chunk, i64(row * layout.width // _BYTES))
+            first = f.plus(f.quotient(within, layout.group_size // numbers), i64(row * layout.groups))
         existing = min(count, -(-size * (numbers // _BYTES) // layout.group_size))
         vectors = []
         for pointer, a in zip(by_group, self.by_group, strict=True):
@@ -265,13 +347,37 @@ class _PairProducts:
         return vectors
 
 
-def lane_sum(f: Function, work: ComputeType, x: Value) -> Value:
-    """Emit the sum of a vector's lanes: lower half plus upper half, and so on."""
-    lanes = work.lanes
-    while lanes > 1:
-        lanes //= 2
-        x = work.add(f, f.shuffle(x, range(lanes)), f.shuffle(x, range(lanes, 2 * lanes)))
-    return x
+class _Piece(NamedTuple):
+    """Where a row's part of a chunk begins and ends."""
+
+    row: int
+    begin: int
+    end: int
+
+
+def _pieces(rows: int, width: int, chunk: int) -> Iterator[tuple[int | range, list[_Piece]]]:
+    """Divide rows, one after another, into chunks.
+
+    Yield runs of chunks that belong to one row, and single chunks that are shared, or not whole, with their parts.
+    """
+    at = 0
+    while at * chunk < rows * width:
+        start = at * chunk
+        touched = range(start // width, min(rows, -(-(start + chunk) // width)))
+        pieces = [_Piece(j, max(j * width - start, 0), min((j + 1) * width - start, chunk)) for j in touched]
+        if pieces[0] == (touched[0], 0, chunk):
+            run = range(at, (touched[0] + 1) * width // chunk)
+            yield run, pieces
+            at = run.stop
+        else:
+            yield at, pieces
+            at += 1
+
+
+def _lanes_between(begin: int, end: int) -> Value:
+    """Return the mask of some lanes of sums."""
+    bits = ", ".join(f"i1 {'true' if begin <= lane < end else 'false'}" for lane in range(_LANES))
+    return Value(vector_of("i1", _LANES), f"<{bits}>")
 
 
 def _words(numbers: Sequence[float]) -> Value:
@@ -469,7 +575,7 @@ class _FewRows:
             parts = sums[first : first + self.chains]
             while len(parts) > 1:
                 parts = [work.add(f, *parts[k : k + 2]) for k in range(0, len(parts), 2)]
-            total = lane_sum(f, work, parts[0])
+            total = sums_across(f, work, parts[:1])
             if layout.scheme == "fp8":
                 total = f.select(self._any_nan(f, sums[j - count]), Value("float", _hexadecimal(float("nan"))), total)
             place = f.plus(f.times(f.plus(x_rows, i64(i)), self.outputs), f.plus(row, i64(j)))

@@ -327,11 +327,19 @@ class LaneSums:
 
 
 def sums_across(f: Function, work: ComputeType, vectors: Sequence[Value]) -> Value:
-    """Emit a vector of sums, of the lanes of one vector each."""
+    """Emit a vector of sums, of the lanes of one vector each.
+
+    There are as many vectors as a vector has lanes, or another power of two that is less.
+    """
     sums = LaneSums(f, work)
     for vector in vectors:
         sums.add(vector)
-    return sums.total
+    total, size = sums.total, work.lanes // len(vectors)
+    while size > 1:
+        size //= 2
+        low, high = [[2 * size * number + shift + lane for number in range(len(vectors)) for lane in range(size)] for shift in (0, size)]
+        total = work.add(f, f.shuffle(total, low), f.shuffle(total, high))
+    return total
 
 
 # Few rows times a matrix that is contiguous along columns, as sums of scaled rows.
