@@ -15,7 +15,10 @@ from benchmarks.gpu.products import alternate, relative_error
 from volta_fn.targets.nvidia import matmul
 from volta_fn.targets.nvidia.matmul.problem import Schedule as S
 from volta_fn.targets.nvidia.matmul.problem import estimated, is_legal
+from volta_fn.targets.wgsl import program_plan
 from volta_fn.targets.wgsl.target import RoutineCache
+
+program_plan.cache_dir = lambda: None
 
 SCHEDULES = [
     S(64, 1, stages=6),

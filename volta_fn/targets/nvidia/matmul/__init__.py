@@ -285,7 +285,8 @@ def dispatch_of(
     down, across = tiles(product, schedule)
     total = down * across * product.batch * schedule.splits
     most = capabilities.processors * schedule.residents if isinstance(schedule, Schedule) else capabilities.groups
-    return kernel_dispatch(kernel.header, buffers, stores, kernel.text(), min(total, most))
+    blocks = min(total, most) // schedule.cluster * schedule.cluster
+    return kernel_dispatch(kernel.header, buffers, stores, kernel.text(), blocks)
 
 
 # Pairs of products: gates and what they multiply.

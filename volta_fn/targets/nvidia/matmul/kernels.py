@@ -333,12 +333,19 @@ class _GroupSide:
     `apart`: lanes load those of the left operand to registers, and write those of the right one along k.
     """
 
-    def __init__(self, operand: ProductOperand, pointer: Value, tile: int, offset: int) -> None:
-        self.operand, self.pointer, self.tile, self.offset = operand, pointer, tile, offset
-        self.bytes = tile * ROW
+    def __init__(self, operand: ProductOperand, pointer: Value, tile: int, offset: int, blocks: int = 1) -> None:
+        self.operand, self.pointer, self.offset = operand, pointer, offset
+        #: The blocks of a cluster each of which copies a part of a slice for all.
+        self.blocks = blocks
         #: The box of a copy, in rows or columns.
         self.box = tile if operand.along_k else ROW // operand.dtype.itemsize
+        #: Whole boxes, which may have more than a tile.
+        self.tile = -(-tile // self.box) * self.box
+        self.bytes = self.tile * ROW
         self.tensor_map = operand.tensor_map(self.box)
+        if blocks > 1:
+            along, across, *stack = self.tensor_map.box
+            self.tensor_map = self.tensor_map._replace(box=(along, across // blocks, *stack))
         self.apart = not operand.along_k and operand.dtype not in HALVES
         is_read_along_k = operand.along_k or self.apart
         #: The bytes between boxes, in its descriptors.
@@ -417,15 +424,17 @@ class WarpGroupKernel:
 
     def __init__(self, product: MatrixProduct, schedule: Schedule, results: Results, bindings: int) -> None:
         self.product, self.schedule, self.results = product, schedule, results
-        self.f = f = KernelFunction(1 + len(product.right), bindings, schedule.threads, schedule.residents)
+        self.f = f = KernelFunction(1 + len(product.right), bindings, schedule.threads, schedule.residents, schedule.cluster)
         self.columns = columns(product, schedule)
         left = _GroupSide(product.lhs, f.maps[0], schedule.rows, 0)
         #: The left operand, and the right ones, which follow one another as one of all columns.
         self.sides = [left]
         for number, operand in enumerate(product.right):
-            self.sides.append(_GroupSide(operand, f.maps[1 + number], self.columns, left.bytes + number * self.columns * ROW))
+            offset = left.bytes + number * self.columns * ROW
+            self.sides.append(_GroupSide(operand, f.maps[1 + number], self.columns, offset, schedule.cluster))
+        self.slice_bytes = sum([side.bytes for side in self.sides])
         down, across = tiles(product, schedule)
-        self.down, self.across = down, across
+        self.down, self.across = down // schedule.cluster, across
         self.slices = chunk(product, schedule.splits)
         #: The operand whose taps are divided among phases, if any.
         self.phased = next((side for side in product if isinstance(side, WindowOperand) and side.phases), None)
@@ -436,24 +445,28 @@ class WarpGroupKernel:
         self.zero = ZERO if product.sum_dtype == np.float32 else i32(0)
         #: Terms of a slice.
         self.terms = ROW // product.lhs.dtype.itemsize
-        self.total = down * across * product.batch * schedule.splits
+        self.total = self.down * across * product.batch * schedule.splits
         self.base = f.shared_base()
-        self.staging = schedule.stages * schedule.slice_bytes
+        self.staging = schedule.stages * self.slice_bytes
         barriers = self.staging + schedule.groups * 4 * STAGING
         #: Stages of whole slices. The last one's place has slices of the right operand before they are transposed, if they are.
         stages = schedule.stages - product.transposes
         self.pipeline = TilePipeline(f, self.base, barriers, stages)
-        self.stages, self.fills = stages, [_Fill(self.pipeline, self.sides, 0, schedule.slice_bytes)]
+        self.stages, self.fills = stages, [_Fill(self.pipeline, self.sides, 0, self.slice_bytes)]
         #: Bytes of shared memory that the schedule does not count.
-        self.further = 0
+        self.further = schedule.stages * (self.slice_bytes - schedule.slice_bytes)
         if product.transposes:
             right, place = self.sides[1], barriers + 2 * BARRIER * stages
             untransposed = TilePipeline(f, self.base, place, schedule.untransposed)
-            start = stages * schedule.slice_bytes - right.offset
-            self.fills = [_Fill(untransposed, [right], start, right.bytes), _Fill(self.pipeline, [left], 0, schedule.slice_bytes)]
+            start = stages * self.slice_bytes - right.offset
+            self.fills = [_Fill(untransposed, [right], start, right.bytes), _Fill(self.pipeline, [left], 0, self.slice_bytes)]
             self.further = 2 * BARRIER * (schedule.untransposed - 1)
-        #: The first tile of the block, and the number of blocks.
+        #: The first tile of the block, and the number of blocks; in a cluster the first of the tiles that its blocks share out.
         self.first, self.count = f.special("ctaid.x"), f.special("nctaid.x")
+        self.rank = i32(0)
+        if schedule.cluster > 1:
+            self.first, self.rank = f.divided(self.first, schedule.cluster)
+            self.count = f.quotient(self.count, schedule.cluster)
 
     @property
     def header(self) -> KernelHeader:
@@ -467,11 +480,12 @@ class WarpGroupKernel:
         with f.only_if(f.equals(f.thread, 0)):
             f.prefetch_maps()
             readers, transposing = 4 * (1 if self.schedule.turns else self.schedule.groups), self.product.transposes * _TRANSPOSING
-            self.pipeline.begin(readers, 1 + transposing)
+            self.pipeline.begin(readers * self.schedule.cluster, 1 + transposing)
             if transposing:
                 self.fills[0].pipeline.begin(transposing)
             f.publish_barriers()
-        f.synchronise()
+        together = f.synchronise_cluster if self.schedule.cluster > 1 else f.synchronise
+        together()
         f.do(f"br {f.below(f.warp, 4)}, label %copies, label %multiplies")
         f.label("copies")
         self._copy()
@@ -480,6 +494,8 @@ class WarpGroupKernel:
         self._multiply()
         f.do("br label %end")
         f.label("end")
+        if self.schedule.cluster > 1:  # others may still arrive at this block's barriers
+            f.synchronise_cluster()
         return f.text()
 
     def _position(self, tile: Value) -> tuple[Value, Value, Value]:
@@ -490,6 +506,8 @@ class WarpGroupKernel:
         f, schedule = self.f, self.schedule
         number, rest = f.divided(tile, self.down * self.across) if self.total > self.down * self.across else (i32(0), tile)
         row, column = f.raster(rest, self.down, self.across)
+        if self.schedule.cluster > 1:
+            row = f.plus(f.times(row, self.schedule.cluster), self.rank)
         if self.phased is not None and self.phased.grows:  # long sums first, so that blocks end together
             number = f.minus(i32(self.product.batch - 1), number)
         return number, f.times(row, schedule.rows), f.times(column, self.columns)
@@ -540,6 +558,11 @@ class WarpGroupKernel:
     def _copy_side(self, side: _GroupSide, to: Value, first: Value, term: Value, positions: list[Value], barrier: Value) -> None:
         """Copy a slice of an operand, box by box."""
         f, operand = self.f, side.operand
+        to_all = side.blocks > 1
+        if to_all:
+            part = f.times(self.rank, side.box // side.blocks)
+            to = f.plus(to, f.times(part, ROW))
+            first, term = (f.plus(first, part), term) if operand.along_k else (first, f.plus(term, part))
         for offset in range(0, side.tile, side.box):
             outer, at = f.plus(first, i32(offset)), f.plus(to, i32(offset * ROW))
             if isinstance(operand, WindowOperand):
@@ -547,9 +570,10 @@ class WarpGroupKernel:
                 box, taps = _window_box(f, operand, outer, term, group)
                 f.copy_box(at, side.pointer, box, barrier, taps)
             else:
-                part, along = f.divided(term, operand.padded) if operand.parts > 1 else (None, term)
-                further = [positions[axis] for axis, _, _ in operand.steps()] + ([] if part is None else [part])
-                f.copy_box(at, side.pointer, [*((along, outer) if operand.along_k else (outer, along)), *further], barrier)
+                place, along = f.divided(term, operand.padded) if operand.parts > 1 else (None, term)
+                further = [positions[axis] for axis, _, _ in operand.steps()] + ([] if place is None else [place])
+                position = [*((along, outer) if operand.along_k else (outer, along)), *further]
+                f.copy_box(at, side.pointer, position, barrier, to_all=to_all)
 
     # its other warps, if the right operand's slices are transposed: a lane has four terms of a column, 16 bytes, at a time
 
@@ -646,10 +670,10 @@ class WarpGroupKernel:
         """Add the products of a slice to the sums, by one piece of PTX."""
         f, schedule, steps = self.f, self.schedule, []
         left, right = self.sides[:2]
-        start = f.plus(self.base, f.times(stage, schedule.slice_bytes))
+        start = f.plus(self.base, f.times(stage, self.slice_bytes))
         columns = self._descriptor(right, f.plus(start, i32(right.offset)))
         blocks = [f.times(f.plus(f.times(part, schedule.blocks), i32(r)), ROWS * ROW) for r in range(schedule.blocks)]
-        words = [self._fragments(f.plus(f.times(stage, schedule.slice_bytes), block)) if left.apart else [] for block in blocks]
+        words = [self._fragments(f.plus(f.times(stage, self.slice_bytes), block)) if left.apart else [] for block in blocks]
         rows = [self._descriptor(left, f.plus(start, block)) for block in blocks if not left.apart]
         for step in range(ROW // TERM_BYTES):
             for r in range(schedule.blocks):

@@ -452,6 +452,9 @@ _SLICE_COST, _ROW_COST = 4000, 73
 #: What shared memory takes for a row or column each time that it is written or read: 128 bytes, all that it gives in a clock cycle.
 _SHARED_ROW_COST = 32
 
+#: The most shared memory that a block has by `wgmma`.
+_BLOCK_MEMORY = 227 << 10
+
 #: What adding up partial sums costs: a dispatch, and each partial sum that is stored and loaded.
 _DISPATCH_COST, _PARTIAL_COST = 180_000, 12
 
@@ -474,11 +477,18 @@ class Schedule:
     turns: bool = False
     #: Chunks of each sum that different blocks compute (split-K); a second dispatch adds them up.
     splits: int = 1
+    #: Blocks of a cluster, whose tiles have the same columns: each copies a part of these for all.
+    cluster: int = 1
 
     @property
     def rows(self) -> int:
         """Rows of a tile."""
         return 64 * self.blocks * (1 if self.turns else self.groups)
+
+    @property
+    def rows_together(self) -> int:
+        """Rows of the tiles of a cluster."""
+        return self.rows * self.cluster
 
     @property
     def threads(self) -> int:
@@ -503,7 +513,7 @@ class Schedule:
 
         Boxes of those that are not have 64 rows or columns.
         """
-        return (left_along_k or self.rows % (ROW // 2) == 0) and (right_along_k or self.columns % (ROW // 2) == 0)
+        return left_along_k or self.rows % (ROW // 2) == 0
 
     @property
     def slice_bytes(self) -> int:
@@ -529,6 +539,7 @@ class WarpSchedule:
     """A tiling for `mma.sync`: every warp copies and multiplies."""
 
     kind: ClassVar = "mma"
+    cluster: ClassVar = 1
     rows: int = 128
     columns: int = 128
     #: Rows and columns of the part of a tile that a warp multiplies.
@@ -543,6 +554,11 @@ class WarpSchedule:
     def threads(self) -> int:
         """Threads of a block."""
         return self.rows // self.warp_rows * (self.columns // self.warp_columns) * 32
+
+    @property
+    def rows_together(self) -> int:
+        """Rows of a tile."""
+        return self.rows
 
     def copies(self, left_along_k: bool, right_along_k: bool) -> bool:
         """Return whether operands can be copied that are contiguous along k, or not.
@@ -640,7 +656,18 @@ def is_legal(product: MatrixProduct, schedule: AnySchedule) -> bool:
         return False
     if product.transposes and (isinstance(schedule, WarpSchedule) or schedule.untransposed < 2):
         return False
+    if schedule.cluster > 1 and (product.transposes or not isinstance(product.rhs, MatrixOperand) or product.second is not None):
+        return False
+    further = _copied_columns(product, schedule) - schedule.columns
+    if isinstance(schedule, Schedule) and schedule.shared + schedule.stages * further * ROW > _BLOCK_MEMORY:
+        return False
     return schedule.copies(product.lhs.along_k, product.rhs.along_k)
+
+
+def _copied_columns(product: MatrixProduct, schedule: AnySchedule) -> int:
+    """Return the columns of a slice that are copied: whole boxes, of 128 bytes each, where they are not contiguous along k."""
+    box = 1 if product.rhs.along_k else ROW // product.rhs.dtype.itemsize
+    return ceil(schedule.columns / box) * box
 
 
 def chunk(product: MatrixProduct, splits: int) -> int:
@@ -656,7 +683,7 @@ def columns(product: MatrixProduct, schedule: AnySchedule) -> int:
 
 def tiles(product: MatrixProduct, schedule: AnySchedule) -> tuple[int, int]:
     """Return the rows and columns of tiles."""
-    return ceil(product.m / schedule.rows), ceil(product.n / columns(product, schedule))
+    return ceil(product.m / schedule.rows_together) * schedule.cluster, ceil(product.n / columns(product, schedule))
 
 
 def cost(product: MatrixProduct, schedule: AnySchedule, processors: int) -> float:
@@ -667,7 +694,7 @@ def cost(product: MatrixProduct, schedule: AnySchedule, processors: int) -> floa
     down, across = tiles(product, schedule)
     blocks = ceil(down * across * product.batch * schedule.splits / processors)
     rounds, residents = ceil(blocks / schedule.residents), min(blocks, schedule.residents)
-    each = max(schedule.rows * schedule.columns, _ROW_COST * (schedule.rows + schedule.columns))
+    each = max(schedule.rows * schedule.columns, _ROW_COST * (schedule.rows + _copied_columns(product, schedule)))
     if product.transposes:
         blocks_of_rows = schedule.rows // 64
         each = max(each, _SHARED_ROW_COST * ((3 + blocks_of_rows) * schedule.columns + 2 * schedule.rows))
