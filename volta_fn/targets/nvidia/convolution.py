@@ -567,8 +567,8 @@ def _matrices(a: Arrangement, device: TargetCapabilities) -> tuple[MatrixProduct
             return product, is_swapped
     if device.matrix_units != "wgmma" or a.dtype != _FLOAT32:
         return None
-    ordered = [problem, problem.swapped()]
-    options = [matrix_product(each, 0, 1, frozenset([a.dtype]), transposes=True) for each in ordered]
+    both = problem, problem.swapped()
+    options = [matrix_product(each, 0, 1, frozenset([a.dtype]), transposes=True) for each in both]
     best = faster_transposed(options, matrix_product(problem, 0, 1, frozenset([a.dtype])), device)
     return None if best is None else (best, options.index(best) == 1)
 
