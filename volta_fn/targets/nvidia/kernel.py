@@ -60,7 +60,7 @@ _ARRIVE_IN_CLUSTER = """{
 .reg .b32 remote;
 setp.lt.u32 one, $1, $2;
 @one mapa.shared::cluster.u32 remote, $0, $1;
-@one mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];
+@one mbarrier.arrive.shared::cluster.b64 _, [remote];
 }"""
 
 

@@ -379,8 +379,8 @@ class _Fill(NamedTuple):
     stage_bytes: int
 
 
-#: Warps that transpose slices, and the terms that a lane has of a column at a time: 16 bytes.
-_TRANSPOSING, _QUAD = 3, 4
+#: Warps that transpose slices; terms of a column that a lane stores at once, 16 bytes; and how many such groups it loads before.
+_TRANSPOSING, _QUAD, _TOGETHER = 3, 4, 2
 
 
 class _Slices(NamedTuple):
@@ -457,10 +457,12 @@ class WarpGroupKernel:
         self.further = schedule.stages * (self.slice_bytes - schedule.slice_bytes)
         if product.transposes:
             right, place = self.sides[1], barriers + 2 * BARRIER * stages
-            untransposed = TilePipeline(f, self.base, place, schedule.untransposed)
+            # no more than whole slices: a warp that waits for one of these to be empty has seen that the one before was
+            count = min(schedule.untransposed, stages)
+            untransposed = TilePipeline(f, self.base, place, count)
             start = stages * self.slice_bytes - right.offset
             self.fills = [_Fill(untransposed, [right], start, right.bytes), _Fill(self.pipeline, [left], 0, self.slice_bytes)]
-            self.further = 2 * BARRIER * (schedule.untransposed - 1)
+            self.further = 2 * BARRIER * (count - 1)
         #: The first tile of the block, and the number of blocks; in a cluster the first of the tiles that its blocks share out.
         self.first, self.count = f.special("ctaid.x"), f.special("nctaid.x")
         self.rank = i32(0)
@@ -479,10 +481,10 @@ class WarpGroupKernel:
         f = self.f
         with f.only_if(f.equals(f.thread, 0)):
             f.prefetch_maps()
-            readers, transposing = 4 * (1 if self.schedule.turns else self.schedule.groups), self.product.transposes * _TRANSPOSING
-            self.pipeline.begin(readers * self.schedule.cluster, 1 + transposing)
-            if transposing:
-                self.fills[0].pipeline.begin(transposing)
+            readers = 4 * (1 if self.schedule.turns else self.schedule.groups)
+            self.pipeline.begin(readers * self.schedule.cluster, 1 + self.product.transposes)
+            if self.product.transposes:
+                self.fills[0].pipeline.begin(_TRANSPOSING)
             f.publish_barriers()
         together = f.synchronise_cluster if self.schedule.cluster > 1 else f.synchronise
         together()
@@ -575,41 +577,44 @@ class WarpGroupKernel:
                 position = [*((along, outer) if operand.along_k else (outer, along)), *further]
                 f.copy_box(at, side.pointer, position, barrier, to_all=to_all)
 
-    # its other warps, if the right operand's slices are transposed: a lane has four terms of a column, 16 bytes, at a time
+    # its other warps, if the right operand's slices are transposed: each has every third one
 
     def _transpose(self) -> None:
         f, right, (source, target) = self.f, self.sides[1], self.fills
-        low, (lane_unit, lane_word) = f.remainder(f.lane, 8), f.divided(f.lane, 4)
-        moves = []
-        for number in range(0, ROW // UNIT, _TRANSPOSING):  # the last quad may be written twice, with the same numbers
-            quad = f.umin(f.plus(f.warp, i32(number - 1)), i32(ROW // UNIT - 1))
-            unit = f.exclusive_or(lane_unit, f.times(f.remainder(quad, 2), _QUAD))
-            begin = f.plus(f.times(quad, _QUAD * ROW), f.times(unit, UNIT), f.times(lane_word, 4))
-            moves.append((begin, f.plus(f.times(f.lane, ROW), f.times(f.exclusive_or(quad, low), UNIT))))
+        reader, (unit, word) = f.minus(f.warp, i32(1)), f.divided(f.lane, 4)
+        begin = f.plus(f.times(unit, UNIT), f.times(word, 4))  # of the lane's column in a box, of the first term
+        end = f.plus(f.times(f.lane, ROW), f.times(f.remainder(f.lane, 8), UNIT))  # of the first four terms of the lane's column
 
         def transpose_slice(_: Value, state: list[Value]) -> list[Value]:
-            (stage, parity), (to_stage, to_parity) = state[:2], state[2:]
+            turn, (stage, parity), (to_stage, to_parity) = state[0], state[1:3], state[3:]
             source.pipeline.wait(stage, parity)
-            f.wait_for_barrier(target.pipeline.empty(to_stage), f.exclusive_or(to_parity, 1))
-            begin = f.plus(f.times(stage, source.stage_bytes), i32(source.start + right.offset))
-            to = f.plus(f.times(to_stage, target.stage_bytes), i32(right.offset))
-            for box in range(0, right.bytes, ROW // 4 * ROW):
-                for first, place in moves:
-                    at = f.plus(begin, first)
-                    rows = [f.shared(f.plus(f.exclusive_or(at, k * UNIT), i32(box + k * ROW))) for k in range(_QUAD)]
-                    f.store(f.vector([f.load("i32", row, 4) for row in rows]), f.shared(f.plus(to, place, i32(box))), UNIT)
-            f.ptx("fence.proxy.async.shared::cta;")
-            f.synchronise_warp()
-            target.pipeline.fill(to_stage)
+            with f.only_if(f.compare("icmp eq", turn, reader)):
+                f.wait_for_barrier(target.pipeline.empty(to_stage), f.exclusive_or(to_parity, 1))
+                first = f.plus(begin, f.times(stage, source.stage_bytes), i32(source.start + right.offset))
+                to = f.plus(end, f.times(to_stage, target.stage_bytes), i32(right.offset))
+                for number in range(0, right.bytes // (_QUAD * ROW), _TOGETHER):  # of groups of four terms of 32 columns
+                    box, quad = divmod(number, ROW // UNIT)
+                    loaded = []  # together, as they wait for memory
+                    for k in range(_QUAD * quad, _QUAD * (quad + _TOGETHER)):
+                        place = f.plus(f.exclusive_or(first, k % 8 * UNIT), i32(box * ROW // 4 * ROW + k * ROW))
+                        loaded.append(f.load("i32", f.shared(place), 4))
+                    for n in range(_TOGETHER):
+                        place = f.plus(f.exclusive_or(to, (quad + n) * UNIT), i32(box * ROW // 4 * ROW))
+                        f.store(f.vector(loaded[_QUAD * n : _QUAD * (n + 1)]), f.shared(place), UNIT)
+                f.ptx("fence.proxy.async.shared::cta;")
+                f.synchronise_warp()
+                target.pipeline.fill(to_stage)
             source.pipeline.release(stage)
-            return [*source.pipeline.next(stage, parity), *target.pipeline.next(to_stage, to_parity)]
+            following = f.plus(turn, i32(1))
+            turn = f.select(f.equals(following, _TRANSPOSING), i32(0), following)
+            return [turn, *source.pipeline.next(stage, parity), *target.pipeline.next(to_stage, to_parity)]
 
         def transpose_tile(tile: Value, state: list[Value]) -> list[Value]:
             slices = self._slices(self._position(tile)[0])[1]
             return f.repeat(i32(0), slices.total, i32(1), state, transpose_slice)
 
         with f.only_if(f.compare("icmp ne", f.warp, i32(0))):
-            f.repeat(self.first, i32(self.total), self.count, [i32(0)] * 4, transpose_tile)
+            f.repeat(self.first, i32(self.total), self.count, [i32(0)] * 5, transpose_tile)
 
     # the warp groups that multiply
 

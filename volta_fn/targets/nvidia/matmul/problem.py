@@ -585,6 +585,7 @@ _WGMMA = (
     Schedule(192, 2, stages=5),
     Schedule(128, 2, blocks=2, stages=6, turns=True),
     Schedule(192, 2, stages=5, turns=True),
+    Schedule(128, 2, stages=8, turns=True),
     Schedule(128, 1, stages=4),
     Schedule(64, 1, stages=6),
     Schedule(32, 1, stages=8),
