@@ -44,8 +44,8 @@ from volta_fn.targets.nvidia.matmul.problem import (
     MatrixProduct,
     Schedule,
     choose,
-    faster_transposed,
     copy_kernel,
+    faster_transposed,
     matrix_product,
     tiles,
 )

@@ -452,8 +452,8 @@ _SLICE_COST, _ROW_COST = 4000, 73
 #: What shared memory takes for a row or column each time that it is written or read: 128 bytes, all that it gives in a clock cycle.
 _SHARED_ROW_COST = 32
 
-#: The most shared memory that a block has by `wgmma`.
-_BLOCK_MEMORY = 227 << 10
+#: The shared memory of a multiprocessor that has `wgmma`, and what a block takes besides its own.
+_MEMORY, _RESERVED = 228 << 10, 1 << 10
 
 #: What adding up partial sums costs: a dispatch, and each partial sum that is stored and loaded.
 _DISPATCH_COST, _PARTIAL_COST = 180_000, 12
@@ -660,7 +660,7 @@ def is_legal(product: MatrixProduct, schedule: AnySchedule) -> bool:
     if schedule.cluster > 1 and (product.transposes or not isinstance(product.rhs, MatrixOperand) or product.second is not None):
         return False
     further = _copied_columns(product, schedule) - schedule.columns
-    if isinstance(schedule, Schedule) and schedule.shared + schedule.stages * further * ROW > _BLOCK_MEMORY:
+    if isinstance(schedule, Schedule) and schedule.shared + schedule.stages * further * ROW > _MEMORY // schedule.residents - _RESERVED:
         return False
     return schedule.copies(product.lhs.along_k, product.rhs.along_k)
 
