@@ -86,9 +86,6 @@ class _Block:
         self.condition = threading.Condition()
         self.barriers: dict[int, _Transactions] = {}
         self.named: dict[int, list[int]] = {}
-        #: The blocks of its cluster, and where all their threads meet.
-        self.cluster: list[_Block] = [self]
-        self.cluster_meeting = self.block_meeting
 
 
 class Emulator:
@@ -98,8 +95,6 @@ class Emulator:
         header = header_of(text)
         assert header is not None
         self.header: KernelHeader = header
-        cluster = re.search(r'"nvvm.cluster_dim"="(\d+),1,1"', text)
-        self.cluster = int(cluster[1]) if cluster else 1
         self.operations: list[tuple[str, list[str], list[str]]] = []
         self._callback = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_void_p)(self._emulate)
         source = self._for_host(text)
@@ -171,17 +166,12 @@ class Emulator:
     def run(self, arrays: Sequence[np.ndarray], blocks: int, grid: np.ndarray | None = None) -> None:
         """Run all blocks on arrays, one for each binding; a conditional dispatch has three words of a grid."""
         self.arrays, self.grid = arrays, grid
-        at_once = blocks if self.header.cooperative else self.cluster
+        at_once = blocks if self.header.cooperative else 1
         for first in range(0, blocks, at_once):
             failures: list[BaseException] = []
-            together = [_Block(number, self.header) for number in range(first, first + at_once)]
-            if self.cluster > 1:
-                meeting = _Meeting(self.header.threads * self.cluster)
-                for block in together:
-                    block.cluster, block.cluster_meeting = together, meeting
             threads = [
                 threading.Thread(target=self._thread, args=(block, blocks, number, failures))
-                for block in together
+                for block in [_Block(number, self.header) for number in range(first, first + at_once)]
                 for number in range(self.header.threads)
             ]
             for thread in threads:
@@ -239,8 +229,6 @@ class Emulator:
             return [int.from_bytes(bytes([both[a[2] >> 4 * k & 7] for k in range(4)]), "little")]
         if "bar.warp" in code:
             return block.warp_meetings[warp].meet(lane, [], lambda _: {})
-        if "barrier.cluster" in code:
-            return block.cluster_meeting.meet((block.number, thread), [], lambda _: {})
         if "barrier.cta" in code:
             return block.block_meeting.meet(thread, [], lambda _: {})
         if "cp.async.cg" in code:
@@ -295,14 +283,6 @@ class Emulator:
 
     def _synchronise(self, code: str, a: list[Any]) -> Sequence[Any]:
         block = self.local.block
-        if "mapa" in code or "multicast" in code:
-            for number, other in enumerate(block.cluster):
-                with other.condition:
-                    if "multicast" in code and a[-1] >> number & 1:
-                        self._copy_box(a[:-1], code.count("$") - 4, other)
-                    elif "mapa" in code and number == a[1]:
-                        self._arrive(self._address(a[0]), 0, block=other)
-            return []
         with block.condition:
             if "mbarrier.init" in code:
                 block.barriers[self._address(a[0])] = _Transactions(a[1])
@@ -336,19 +316,17 @@ class Emulator:
                 raise NotImplementedError(code)
         return []
 
-    def _arrive(self, address: int, expected: int, copied: int = 0, block: _Block | None = None) -> None:
-        own = self.local.block
-        block = block or own
-        barrier = block.barriers[address - own.shared + block.shared]
+    def _arrive(self, address: int, expected: int, copied: int = 0) -> None:
+        block = self.local.block
+        barrier = block.barriers[address]
         barrier.bytes += expected - copied
         barrier.pending -= not copied
         if barrier.pending == 0 and barrier.bytes == 0:
             barrier.pending, barrier.phase = barrier.count, barrier.phase + 1
             block.condition.notify_all()
 
-    def _copy_box(self, a: list[Any], numbers: int, block: _Block | None = None) -> None:
+    def _copy_box(self, a: list[Any], numbers: int) -> None:
         """Copy a box as a tensor map says, swizzled; `numbers` are its coordinates and offsets."""
-        place = self._address(a[0]) + (block.shared - self.local.block.shared if block else 0)
         map_ = self.header.maps[a[1] - 1]
         dtype, rank = _DTYPES[map_.dtype], len(map_.dims)
         at = np.array(a[2 : 2 + rank], np.uint32).view(np.int32).astype(np.int64)
@@ -367,9 +345,9 @@ class Emulator:
         assert rows.shape[1] * dtype.itemsize == 128
         for number, row in enumerate(rows):
             for unit in range(8):
-                target = _swizzled(place + 128 * number + 16 * unit)
+                target = _swizzled(self._address(a[0]) + 128 * number + 16 * unit)
                 ctypes.memmove(target, row[unit * count : unit * count + count].tobytes(), 16)
-        self._arrive(self._address(a[-1]), 0, rows.size * dtype.itemsize, block)
+        self._arrive(self._address(a[-1]), 0, rows.size * dtype.itemsize)
 
     def _stmatrix(self, given: dict[int, list[Any]], transposed: bool) -> dict[int, Sequence[Any]]:
         for matrix in range(4):

@@ -55,14 +55,6 @@ setp.eq.u32 first, $1, 0;
 @first mbarrier.arrive.shared::cta.b64 _, [$0];
 }"""
 
-_ARRIVE_IN_CLUSTER = """{
-.reg .pred one;
-.reg .b32 remote;
-setp.lt.u32 one, $1, $2;
-@one mapa.shared::cluster.u32 remote, $0, $1;
-@one mbarrier.arrive.shared::cluster.b64 _, [remote];
-}"""
-
 
 def i32(number: int) -> Value:
     """Return a constant 32-bit integer."""
@@ -92,7 +84,7 @@ class KernelFunction(Function):
     Its parameters are pointers to tensor maps, a pointer per binding, and one to the grid of a conditional dispatch.
     """
 
-    def __init__(self, maps: int, bindings: int, threads: int, blocks: int = 1, cluster: int = 1) -> None:
+    def __init__(self, maps: int, bindings: int, threads: int, blocks: int = 1) -> None:
         self.maps = [Value("ptr", f"%map{number}") for number in range(maps)]
         self.bindings = [Value(GLOBAL, f"%binding{number}") for number in range(bindings)]
         grid = Value(GLOBAL, "%grid")
@@ -101,8 +93,6 @@ class KernelFunction(Function):
         super().__init__(Module(), "main", [*parameters, grid], "ptx_kernel void", "#0")
         #: Threads of a block, and the blocks that a multiprocessor shall have room for.
         self.threads, self.blocks = threads, blocks
-        #: The blocks of a cluster.
-        self.cluster = cluster
         self.module.declare(_SHARED_MEMORY, f"{_SHARED_MEMORY} = external addrspace(3) global [0 x i8], align 1024")
         self._leave_if_empty(grid)
         self.thread = self.special("tid.x")
@@ -124,7 +114,6 @@ class KernelFunction(Function):
         """Return the finished module."""
         self.finish()
         attributes = f'nounwind "nvvm.maxntid"="{self.threads}" "nvvm.minctasm"="{self.blocks}"'
-        attributes += f' "nvvm.cluster_dim"="{self.cluster},1,1"' if self.cluster > 1 else ""
         return f'target triple = "nvptx64-nvidia-cuda"\n{self.module}\nattributes #0 = {{ {attributes} }}\n'
 
     # indices
@@ -249,10 +238,6 @@ class KernelFunction(Function):
     def synchronise(self) -> None:
         """Wait for all threads of the block."""
         self.run_intrinsic("llvm.nvvm.barrier.cta.sync.aligned.all", i32(0))
-
-    def synchronise_cluster(self) -> None:
-        """Wait for all threads of the cluster."""
-        self.ptx("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;")
 
     def synchronise_warp(self) -> None:
         """Wait for all lanes of the warp."""
@@ -411,25 +396,17 @@ class KernelFunction(Function):
         """Arrive at a barrier once for the warp."""
         self.ptx(_ARRIVE_IN_FIRST_LANE, address, self.lane)
 
-    def arrive_in_cluster(self, address: Value) -> None:
-        """Arrive at the barriers at an address of all blocks of the cluster once for the warp."""
-        self.ptx(_ARRIVE_IN_CLUSTER, address, self.lane, i32(self.cluster))
-
-    def copy_box(
-        self, to: Value, tensor_map: Value, position: Sequence[Value], barrier: Value, taps: Sequence[Value] = (), *, to_all: bool = False
-    ) -> None:
+    def copy_box(self, to: Value, tensor_map: Value, position: Sequence[Value], barrier: Value, taps: Sequence[Value] = ()) -> None:
         """Begin to copy a box of a tensor map, which then arrives at a barrier.
 
-        Of a tensor map of windows it has a tap of each, `taps` from the first one. With `to_all` all blocks of the cluster have it.
+        Of a tensor map of windows it has a tap of each, `taps` from the first one.
         """
         numbers = [f"${k + 2}" for k in range(len(position) + len(taps))]
         at, offsets = ", ".join(numbers[: len(position)]), ", ".join(numbers[len(position) :])
-        multicast, mask = (".multicast::cluster", [Value("i16", str((1 << self.cluster) - 1))]) if to_all else ("", [])
         self.ptx(
-            f"cp.async.bulk.tensor.{len(position)}d.shared::cluster.global{'.im2col' if taps else ''}.mbarrier::complete_tx::bytes"
-            f"{multicast} [$0], [$1, {{{at}}}], [${len(numbers) + 2}]{f', {{{offsets}}}' if taps else ''}"
-            f"{f', ${len(numbers) + 3}' if to_all else ''};",
-            *(to, self.cast("ptrtoint", tensor_map, "i64"), *position, *taps, barrier, *mask),
+            f"cp.async.bulk.tensor.{len(position)}d.shared::cluster.global{'.im2col' if taps else ''}.mbarrier::complete_tx::bytes "
+            f"[$0], [$1, {{{at}}}], [${len(numbers) + 2}]{f', {{{offsets}}}' if taps else ''};",
+            *(to, self.cast("ptrtoint", tensor_map, "i64"), *position, *taps, barrier),
         )
 
     def prefetch_maps(self) -> None:

@@ -115,9 +115,8 @@ class TilePipeline:
         self._f.arrive_in_first_lane(self._of_stage(self._full, stage))
 
     def release(self, stage: Value) -> None:
-        """Tell that this warp has read a stage; in a cluster all blocks, which copy to it."""
-        arrive = self._f.arrive_in_cluster if self._f.cluster > 1 else self._f.arrive_in_first_lane
-        arrive(self.empty(stage))
+        """Tell that this warp has read a stage."""
+        self._f.arrive_in_first_lane(self.empty(stage))
 
     def _of_stage(self, barriers: Value, stage: Value) -> Value:
         return self._f.plus(barriers, self._f.times(stage, BARRIER))

@@ -120,7 +120,7 @@ class PatchSchedule:
     stages: int
     #: Chunks of each sum that different blocks compute; a second dispatch adds them up.
     splits: int = 1
-    rows_together: ClassVar = ROWS
+    rows: ClassVar = ROWS
     threads: ClassVar = 128 * (_GROUPS + 1)
 
     @property

@@ -178,27 +178,6 @@ def test_blocks_compute_several_tiles(schedule: Schedule) -> None:
     check(computed(product, *arrays, device=HOPPER._replace(processors=1), schedule=schedule), product, *arrays)
 
 
-@pytest.mark.parametrize("layout", ["NN", "NT", "TN"])
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        pytest.param(Schedule(48, 1, stages=2, cluster=2), id="two blocks"),
-        pytest.param(Schedule(96, 2, stages=3, turns=True, cluster=2), id="turns"),
-        pytest.param(Schedule(32, 1, stages=2, cluster=4), id="four blocks"),
-    ],
-)
-def test_clusters(schedule: Schedule, layout: str) -> None:
-    """Blocks copy parts of the same columns; some have no rows."""
-
-    def product(x: Any, y: Any) -> Any:
-        return (x.T if layout[0] == "T" else x) @ (y.T if layout[1] == "T" else y)
-
-    m, n, k = 200, 104, 264
-    arrays = numbers(*((k, m) if layout[0] == "T" else (m, k))), numbers(*((n, k) if layout[1] == "T" else (k, n)))
-    device = HOPPER._replace(processors=schedule.cluster)
-    check(computed(product, *arrays, device=device, schedule=schedule), product, *arrays)
-
-
 @pytest.mark.parametrize(("device", "schedule"), KERNELS)
 @pytest.mark.parametrize("grid", [0, 1])
 def test_a_conditional_dispatch(device: TargetCapabilities, schedule: AnySchedule, grid: int) -> None:

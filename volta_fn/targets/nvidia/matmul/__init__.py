@@ -285,8 +285,7 @@ def dispatch_of(
     down, across = tiles(product, schedule)
     total = down * across * product.batch * schedule.splits
     most = capabilities.processors * schedule.residents if isinstance(schedule, Schedule) else capabilities.groups
-    blocks = min(total, most) // schedule.cluster * schedule.cluster
-    return kernel_dispatch(kernel.header, buffers, stores, kernel.text(), blocks)
+    return kernel_dispatch(kernel.header, buffers, stores, kernel.text(), min(total, most))
 
 
 # Pairs of products: gates and what they multiply.

@@ -333,19 +333,14 @@ class _GroupSide:
     `apart`: lanes load those of the left operand to registers, and write those of the right one along k.
     """
 
-    def __init__(self, operand: ProductOperand, pointer: Value, tile: int, offset: int, blocks: int = 1) -> None:
+    def __init__(self, operand: ProductOperand, pointer: Value, tile: int, offset: int) -> None:
         self.operand, self.pointer, self.offset = operand, pointer, offset
-        #: The blocks of a cluster each of which copies a part of a slice for all.
-        self.blocks = blocks
         #: The box of a copy, in rows or columns.
         self.box = tile if operand.along_k else ROW // operand.dtype.itemsize
         #: Whole boxes, which may have more than a tile.
         self.tile = -(-tile // self.box) * self.box
         self.bytes = self.tile * ROW
         self.tensor_map = operand.tensor_map(self.box)
-        if blocks > 1:
-            along, across, *stack = self.tensor_map.box
-            self.tensor_map = self.tensor_map._replace(box=(along, across // blocks, *stack))
         self.apart = not operand.along_k and operand.dtype not in HALVES
         is_read_along_k = operand.along_k or self.apart
         #: The bytes between boxes, in its descriptors.
@@ -379,8 +374,8 @@ class _Fill(NamedTuple):
     stage_bytes: int
 
 
-#: Warps that transpose slices; terms of a column that a lane stores at once, 16 bytes; and how many such groups it loads before.
-_TRANSPOSING, _QUAD, _TOGETHER = 3, 4, 2
+#: Warps that transpose slices, and the terms that a lane has of a column at a time: 16 bytes.
+_TRANSPOSING, _QUAD = 3, 4
 
 
 class _Slices(NamedTuple):
@@ -424,17 +419,17 @@ class WarpGroupKernel:
 
     def __init__(self, product: MatrixProduct, schedule: Schedule, results: Results, bindings: int) -> None:
         self.product, self.schedule, self.results = product, schedule, results
-        self.f = f = KernelFunction(1 + len(product.right), bindings, schedule.threads, schedule.residents, schedule.cluster)
+        self.f = f = KernelFunction(1 + len(product.right), bindings, schedule.threads, schedule.residents)
         self.columns = columns(product, schedule)
         left = _GroupSide(product.lhs, f.maps[0], schedule.rows, 0)
         #: The left operand, and the right ones, which follow one another as one of all columns.
         self.sides = [left]
         for number, operand in enumerate(product.right):
             offset = left.bytes + number * self.columns * ROW
-            self.sides.append(_GroupSide(operand, f.maps[1 + number], self.columns, offset, schedule.cluster))
+            self.sides.append(_GroupSide(operand, f.maps[1 + number], self.columns, offset))
         self.slice_bytes = sum([side.bytes for side in self.sides])
         down, across = tiles(product, schedule)
-        self.down, self.across = down // schedule.cluster, across
+        self.down, self.across = down, across
         self.slices = chunk(product, schedule.splits)
         #: The operand whose taps are divided among phases, if any.
         self.phased = next((side for side in product if isinstance(side, WindowOperand) and side.phases), None)
@@ -445,7 +440,7 @@ class WarpGroupKernel:
         self.zero = ZERO if product.sum_dtype == np.float32 else i32(0)
         #: Terms of a slice.
         self.terms = ROW // product.lhs.dtype.itemsize
-        self.total = self.down * across * product.batch * schedule.splits
+        self.total = down * across * product.batch * schedule.splits
         self.base = f.shared_base()
         self.staging = schedule.stages * self.slice_bytes
         barriers = self.staging + schedule.groups * 4 * STAGING
@@ -457,18 +452,12 @@ class WarpGroupKernel:
         self.further = schedule.stages * (self.slice_bytes - schedule.slice_bytes)
         if product.transposes:
             right, place = self.sides[1], barriers + 2 * BARRIER * stages
-            # no more than whole slices: a warp that waits for one of these to be empty has seen that the one before was
-            count = min(schedule.untransposed, stages)
-            untransposed = TilePipeline(f, self.base, place, count)
+            untransposed = TilePipeline(f, self.base, place, schedule.untransposed)
             start = stages * self.slice_bytes - right.offset
             self.fills = [_Fill(untransposed, [right], start, right.bytes), _Fill(self.pipeline, [left], 0, self.slice_bytes)]
-            self.further = 2 * BARRIER * (count - 1)
-        #: The first tile of the block, and the number of blocks; in a cluster the first of the tiles that its blocks share out.
+            self.further = 2 * BARRIER * (schedule.untransposed - 1)
+        #: The first tile of the block, and the number of blocks.
         self.first, self.count = f.special("ctaid.x"), f.special("nctaid.x")
-        self.rank = i32(0)
-        if schedule.cluster > 1:
-            self.first, self.rank = f.divided(self.first, schedule.cluster)
-            self.count = f.quotient(self.count, schedule.cluster)
 
     @property
     def header(self) -> KernelHeader:
@@ -482,12 +471,11 @@ class WarpGroupKernel:
         with f.only_if(f.equals(f.thread, 0)):
             f.prefetch_maps()
             readers = 4 * (1 if self.schedule.turns else self.schedule.groups)
-            self.pipeline.begin(readers * self.schedule.cluster, 1 + self.product.transposes)
+            self.pipeline.begin(readers, 1 + _TRANSPOSING * self.product.transposes)
             if self.product.transposes:
                 self.fills[0].pipeline.begin(_TRANSPOSING)
             f.publish_barriers()
-        together = f.synchronise_cluster if self.schedule.cluster > 1 else f.synchronise
-        together()
+        f.synchronise()
         f.do(f"br {f.below(f.warp, 4)}, label %copies, label %multiplies")
         f.label("copies")
         self._copy()
@@ -496,8 +484,6 @@ class WarpGroupKernel:
         self._multiply()
         f.do("br label %end")
         f.label("end")
-        if self.schedule.cluster > 1:  # others may still arrive at this block's barriers
-            f.synchronise_cluster()
         return f.text()
 
     def _position(self, tile: Value) -> tuple[Value, Value, Value]:
@@ -508,8 +494,6 @@ class WarpGroupKernel:
         f, schedule = self.f, self.schedule
         number, rest = f.divided(tile, self.down * self.across) if self.total > self.down * self.across else (i32(0), tile)
         row, column = f.raster(rest, self.down, self.across)
-        if self.schedule.cluster > 1:
-            row = f.plus(f.times(row, self.schedule.cluster), self.rank)
         if self.phased is not None and self.phased.grows:  # long sums first, so that blocks end together
             number = f.minus(i32(self.product.batch - 1), number)
         return number, f.times(row, schedule.rows), f.times(column, self.columns)
@@ -560,11 +544,6 @@ class WarpGroupKernel:
     def _copy_side(self, side: _GroupSide, to: Value, first: Value, term: Value, positions: list[Value], barrier: Value) -> None:
         """Copy a slice of an operand, box by box."""
         f, operand = self.f, side.operand
-        to_all = side.blocks > 1
-        if to_all:
-            part = f.times(self.rank, side.box // side.blocks)
-            to = f.plus(to, f.times(part, ROW))
-            first, term = (f.plus(first, part), term) if operand.along_k else (first, f.plus(term, part))
         for offset in range(0, side.tile, side.box):
             outer, at = f.plus(first, i32(offset)), f.plus(to, i32(offset * ROW))
             if isinstance(operand, WindowOperand):
@@ -572,49 +551,45 @@ class WarpGroupKernel:
                 box, taps = _window_box(f, operand, outer, term, group)
                 f.copy_box(at, side.pointer, box, barrier, taps)
             else:
-                place, along = f.divided(term, operand.padded) if operand.parts > 1 else (None, term)
-                further = [positions[axis] for axis, _, _ in operand.steps()] + ([] if place is None else [place])
-                position = [*((along, outer) if operand.along_k else (outer, along)), *further]
-                f.copy_box(at, side.pointer, position, barrier, to_all=to_all)
+                part, along = f.divided(term, operand.padded) if operand.parts > 1 else (None, term)
+                further = [positions[axis] for axis, _, _ in operand.steps()] + ([] if part is None else [part])
+                f.copy_box(at, side.pointer, [*((along, outer) if operand.along_k else (outer, along)), *further], barrier)
 
-    # its other warps, if the right operand's slices are transposed: each has every third one
+    # its other warps, if the right operand's slices are transposed: a lane has four terms of a column, 16 bytes, at a time
 
     def _transpose(self) -> None:
         f, right, (source, target) = self.f, self.sides[1], self.fills
-        reader, (unit, word) = f.minus(f.warp, i32(1)), f.divided(f.lane, 4)
-        begin = f.plus(f.times(unit, UNIT), f.times(word, 4))  # of the lane's column in a box, of the first term
-        end = f.plus(f.times(f.lane, ROW), f.times(f.remainder(f.lane, 8), UNIT))  # of the first four terms of the lane's column
+        low, (lane_unit, lane_word) = f.remainder(f.lane, 8), f.divided(f.lane, 4)
+        moves = []
+        for number in range(0, ROW // UNIT, _TRANSPOSING):  # the last quad may be written twice, with the same numbers
+            quad = f.umin(f.plus(f.warp, i32(number - 1)), i32(ROW // UNIT - 1))
+            unit = f.exclusive_or(lane_unit, f.times(f.remainder(quad, 2), _QUAD))
+            begin = f.plus(f.times(quad, _QUAD * ROW), f.times(unit, UNIT), f.times(lane_word, 4))
+            moves.append((begin, f.plus(f.times(f.lane, ROW), f.times(f.exclusive_or(quad, low), UNIT))))
 
         def transpose_slice(_: Value, state: list[Value]) -> list[Value]:
-            turn, (stage, parity), (to_stage, to_parity) = state[0], state[1:3], state[3:]
+            (stage, parity), (to_stage, to_parity) = state[:2], state[2:]
             source.pipeline.wait(stage, parity)
-            with f.only_if(f.compare("icmp eq", turn, reader)):
-                f.wait_for_barrier(target.pipeline.empty(to_stage), f.exclusive_or(to_parity, 1))
-                first = f.plus(begin, f.times(stage, source.stage_bytes), i32(source.start + right.offset))
-                to = f.plus(end, f.times(to_stage, target.stage_bytes), i32(right.offset))
-                for number in range(0, right.bytes // (_QUAD * ROW), _TOGETHER):  # of groups of four terms of 32 columns
-                    box, quad = divmod(number, ROW // UNIT)
-                    loaded = []  # together, as they wait for memory
-                    for k in range(_QUAD * quad, _QUAD * (quad + _TOGETHER)):
-                        place = f.plus(f.exclusive_or(first, k % 8 * UNIT), i32(box * ROW // 4 * ROW + k * ROW))
-                        loaded.append(f.load("i32", f.shared(place), 4))
-                    for n in range(_TOGETHER):
-                        place = f.plus(f.exclusive_or(to, (quad + n) * UNIT), i32(box * ROW // 4 * ROW))
-                        f.store(f.vector(loaded[_QUAD * n : _QUAD * (n + 1)]), f.shared(place), UNIT)
-                f.ptx("fence.proxy.async.shared::cta;")
-                f.synchronise_warp()
-                target.pipeline.fill(to_stage)
+            f.wait_for_barrier(target.pipeline.empty(to_stage), f.exclusive_or(to_parity, 1))
+            begin = f.plus(f.times(stage, source.stage_bytes), i32(source.start + right.offset))
+            to = f.plus(f.times(to_stage, target.stage_bytes), i32(right.offset))
+            for box in range(0, right.bytes, ROW // 4 * ROW):
+                for first, place in moves:
+                    at = f.plus(begin, first)
+                    rows = [f.shared(f.plus(f.exclusive_or(at, k * UNIT), i32(box + k * ROW))) for k in range(_QUAD)]
+                    f.store(f.vector([f.load("i32", row, 4) for row in rows]), f.shared(f.plus(to, place, i32(box))), UNIT)
+            f.ptx("fence.proxy.async.shared::cta;")
+            f.synchronise_warp()
+            target.pipeline.fill(to_stage)
             source.pipeline.release(stage)
-            following = f.plus(turn, i32(1))
-            turn = f.select(f.equals(following, _TRANSPOSING), i32(0), following)
-            return [turn, *source.pipeline.next(stage, parity), *target.pipeline.next(to_stage, to_parity)]
+            return [*source.pipeline.next(stage, parity), *target.pipeline.next(to_stage, to_parity)]
 
         def transpose_tile(tile: Value, state: list[Value]) -> list[Value]:
             slices = self._slices(self._position(tile)[0])[1]
             return f.repeat(i32(0), slices.total, i32(1), state, transpose_slice)
 
         with f.only_if(f.compare("icmp ne", f.warp, i32(0))):
-            f.repeat(self.first, i32(self.total), self.count, [i32(0)] * 5, transpose_tile)
+            f.repeat(self.first, i32(self.total), self.count, [i32(0)] * 4, transpose_tile)
 
     # the warp groups that multiply
 

@@ -449,8 +449,8 @@ STAGING = 16 * ROW
 #: What a slice costs besides its products, and what a row or column of it costs to copy: 128 bytes, of which about 56 in a clock cycle.
 _SLICE_COST, _ROW_COST = 4000, 73
 
-#: What shared memory takes for a row or column each time that it is written or read: 128 bytes, all that it gives in a clock cycle.
-_SHARED_ROW_COST = 32
+#: What a row or column costs each time that it is written to shared memory or read there, where slices are transposed.
+_SHARED_ROW_COST = 40
 
 #: The shared memory of a multiprocessor that has `wgmma`, and what a block takes besides its own.
 _MEMORY, _RESERVED = 228 << 10, 1 << 10
@@ -477,18 +477,11 @@ class Schedule:
     turns: bool = False
     #: Chunks of each sum that different blocks compute (split-K); a second dispatch adds them up.
     splits: int = 1
-    #: Blocks of a cluster, whose tiles have the same columns: each copies a part of these for all.
-    cluster: int = 1
 
     @property
     def rows(self) -> int:
         """Rows of a tile."""
         return 64 * self.blocks * (1 if self.turns else self.groups)
-
-    @property
-    def rows_together(self) -> int:
-        """Rows of the tiles of a cluster."""
-        return self.rows * self.cluster
 
     @property
     def threads(self) -> int:
@@ -539,7 +532,6 @@ class WarpSchedule:
     """A tiling for `mma.sync`: every warp copies and multiplies."""
 
     kind: ClassVar = "mma"
-    cluster: ClassVar = 1
     rows: int = 128
     columns: int = 128
     #: Rows and columns of the part of a tile that a warp multiplies.
@@ -554,11 +546,6 @@ class WarpSchedule:
     def threads(self) -> int:
         """Threads of a block."""
         return self.rows // self.warp_rows * (self.columns // self.warp_columns) * 32
-
-    @property
-    def rows_together(self) -> int:
-        """Rows of a tile."""
-        return self.rows
 
     def copies(self, left_along_k: bool, right_along_k: bool) -> bool:
         """Return whether operands can be copied that are contiguous along k, or not.
@@ -657,8 +644,6 @@ def is_legal(product: MatrixProduct, schedule: AnySchedule) -> bool:
         return False
     if product.transposes and (isinstance(schedule, WarpSchedule) or schedule.untransposed < 2):
         return False
-    if schedule.cluster > 1 and (product.transposes or not isinstance(product.rhs, MatrixOperand) or product.second is not None):
-        return False
     further = _copied_columns(product, schedule) - schedule.columns
     if isinstance(schedule, Schedule) and schedule.shared + schedule.stages * further * ROW > _MEMORY // schedule.residents - _RESERVED:
         return False
@@ -684,7 +669,7 @@ def columns(product: MatrixProduct, schedule: AnySchedule) -> int:
 
 def tiles(product: MatrixProduct, schedule: AnySchedule) -> tuple[int, int]:
     """Return the rows and columns of tiles."""
-    return ceil(product.m / schedule.rows_together) * schedule.cluster, ceil(product.n / columns(product, schedule))
+    return ceil(product.m / schedule.rows), ceil(product.n / columns(product, schedule))
 
 
 def cost(product: MatrixProduct, schedule: AnySchedule, processors: int) -> float:
@@ -697,8 +682,7 @@ def cost(product: MatrixProduct, schedule: AnySchedule, processors: int) -> floa
     rounds, residents = ceil(blocks / schedule.residents), min(blocks, schedule.residents)
     each = max(schedule.rows * schedule.columns, _ROW_COST * (schedule.rows + _copied_columns(product, schedule)))
     if product.transposes:
-        blocks_of_rows = schedule.rows // 64
-        each = max(each, _SHARED_ROW_COST * ((3 + blocks_of_rows) * schedule.columns + 2 * schedule.rows))
+        each = max(each, _SHARED_ROW_COST * ((3 + schedule.rows // 64) * schedule.columns + 2 * schedule.rows))
     stores = schedule.rows * schedule.columns * residents
     time = rounds * ((each * residents + _SLICE_COST) * chunk(product, schedule.splits) + stores)
     if schedule.splits == 1:

@@ -43,8 +43,8 @@ class TileSize(Protocol):
     """What results know of a schedule."""
 
     @property
-    def rows_together(self) -> int:
-        """The rows of tiles of which all or none are computed."""
+    def rows(self) -> int:
+        """The rows of a tile."""
 
     @property
     def columns(self) -> int:
@@ -66,7 +66,7 @@ class Results(ABC):
         #: Columns that are staged at once.
         self.width = min(self.most_columns, tile.columns)
         #: Whether tiles may have rows, or columns, that do not exist.
-        self._overhangs = rows % tile.rows_together != 0, columns % (tile.columns // products) != 0
+        self._overhangs = rows % tile.rows != 0, columns % (tile.columns // products) != 0
 
     def store(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Sequence[Value], staging: Value) -> None:
         """Store 16 rows of sums from a row and a column on, of the product of this number.
