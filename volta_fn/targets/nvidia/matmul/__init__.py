@@ -169,7 +169,10 @@ def _matrices(kernel: Kernel, capabilities: TargetCapabilities) -> tuple[Contrac
 
 
 def _product(contraction: Contraction, capabilities: TargetCapabilities, *, transposes: bool = False) -> MatrixProduct | None:
-    """Return a contraction as a product for matrix units, if they compute it; for `transposes` see `matrix_product`."""
+    """Return a contraction as a product for matrix units, if they compute it.
+
+    For `transposes` see `matrix_product`.
+    """
     total = contraction.kernel.nodes[contraction.total]
     precision = total.precision if isinstance(total, Reduce) else ""
     dtypes = HALVES

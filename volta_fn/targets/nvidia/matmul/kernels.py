@@ -366,7 +366,10 @@ def _window_box(f: KernelFunction, operand: WindowOperand, outer: Value, term: V
 
 
 class _Fill(NamedTuple):
-    """Parts of slices that are copied to the stages of a pipeline: where the first stage is, and the bytes of each."""
+    """Parts of slices that are copied to the stages of a pipeline.
+
+    The first stage begins at `start`, and others follow.
+    """
 
     pipeline: TilePipeline
     sides: Sequence[_GroupSide]

@@ -248,7 +248,10 @@ class MatrixProduct(NamedTuple):
 
     @property
     def transposes(self) -> bool:
-        """Whether slices of the right operand are transposed in shared memory: `wgmma` reads those of other than 16 bits along k alone."""
+        """Whether slices of the right operand are transposed in shared memory.
+
+        `wgmma` reads those of other than 16 bits along k alone.
+        """
         return not self.rhs.along_k and self.rhs.dtype not in HALVES
 
     @property
@@ -515,7 +518,7 @@ class Schedule:
 
     @property
     def untransposed(self) -> int:
-        """Slices of the right operand alone that a stage has room for, if they are transposed."""
+        """Slices of the right operand alone that a stage has room for."""
         return (self.rows + self.columns) // self.columns
 
     @property
@@ -651,7 +654,10 @@ def is_legal(product: MatrixProduct, schedule: AnySchedule) -> bool:
 
 
 def _copied_columns(product: MatrixProduct, schedule: AnySchedule) -> int:
-    """Return the columns of a slice that are copied: whole boxes, of 128 bytes each, where they are not contiguous along k."""
+    """Return the columns of a slice that are copied.
+
+    Where they are not contiguous along k these are whole boxes, of 128 bytes each.
+    """
     box = 1 if product.rhs.along_k else ROW // product.rhs.dtype.itemsize
     return ceil(schedule.columns / box) * box
 
@@ -693,21 +699,21 @@ def cost(product: MatrixProduct, schedule: AnySchedule, processors: int) -> floa
 def faster_transposed(
     products: Sequence[MatrixProduct | None], copied: MatrixProduct | None, capabilities: TargetCapabilities
 ) -> MatrixProduct | None:
-    """Return the product by whose kernel a right operand is transposed soonest; None if a copy of it before takes less time.
+    """Return the product whose right operand is transposed soonest.
 
-    `copied` is the product with that copy.
+    None if it takes less time to copy it before; `copied` is the product with that copy. A product with a schedule that was measured is faster so.
     """
-    processors = capabilities.processors
 
     def time(product: MatrixProduct) -> float:
-        return cost(product, choose(product, capabilities), processors)
+        return cost(product, choose(product, capabilities), capabilities.processors)
 
+    measured = shipped().get(capabilities.adapter, {})
     in_place = [p for p in products if p is not None and p.transposes and not (p.lhs.is_copy or p.rhs.is_copy)]
-    best = min(in_place, key=time, default=None)
-    if best is None or copied is None:
+    best = min(in_place, key=lambda p: (p.name not in measured, time(p)), default=None)
+    if best is None or copied is None or best.name in measured:
         return best
-    elements = copied.batch * copied.n * copied.k
-    return best if time(best) < time(copied) + _DISPATCH_COST + _PARTIAL_COST * elements / processors else None
+    copy = _DISPATCH_COST + _PARTIAL_COST * copied.batch * copied.n * copied.k / capabilities.processors
+    return best if time(best) < time(copied) + copy else None
 
 
 # Schedules that were measured to be the fastest, by adapter and name of product. They are shipped with the package, in a JSON file.
