@@ -10,7 +10,7 @@ from pathlib import Path
 from tools.count_lines import ROOT, count
 
 #: The most lines, and the most without docstrings, imports, comments and blank lines.
-LINES, CODE = 187_700, 105_000
+LINES, CODE = 187_700, 105_100
 #: The most modules, `__init__` included.
 MODULES = 480
 #: The most lines of a file. A file is a subject that is read at one sitting, and the largest subjects need as many.

@@ -701,7 +701,8 @@ def faster_transposed(
 ) -> MatrixProduct | None:
     """Return the product whose right operand is transposed soonest.
 
-    None if it takes less time to copy it before; `copied` is the product with that copy. A product with a schedule that was measured is faster so.
+    None if it takes less time to copy it before; `copied` is the product with that copy. A product with a schedule that was measured is
+    faster so.
     """
 
     def time(product: MatrixProduct) -> float:
