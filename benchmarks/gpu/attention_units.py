@@ -17,14 +17,13 @@ import volta_fn as vf
 import volta_fn.numpy as vnp
 from benchmarks.gpu import peers
 from benchmarks.gpu.chains import chain
-from benchmarks.gpu.device import opened_gpu
+from benchmarks.gpu.device import forget_routines
 from benchmarks.gpu.products import BFLOAT16, FLOAT16, alternate, on_matrix_units, relative_error
 from benchmarks.gpu.suite import Suite, check_and_time
 from volta_fn.targets.nvidia.attention import SCHEDULES
 from volta_fn.targets.nvidia.attention.groups import GroupSchedule
 from volta_fn.targets.nvidia.attention.joint import JointSchedule
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
-from volta_fn.targets.wgsl.target import RoutineCache
 
 #: The largest error of results and gradients, relative to all of them: weights are rounded, and logits' cotangents are.
 TOLERANCES = {BFLOAT16: 1.2e-2, FLOAT16: 2e-3}
@@ -246,11 +245,11 @@ def run_schedules(problem: Problem, pattern: str) -> None:
     for kernel, schedules in OPTIONS[problem.width].items():
         for schedule in schedules if re.search(pattern, kernel) else []:
             SCHEDULES[problem.width] = standard._replace(**{kernel: (schedule,)})
-            opened_gpu().routines = RoutineCache()
+            forget_routines()
             function, count = (problem.attend, 3) if kernel == "forward" else (problem.both, 4)
             samplers[f"{kernel:10s} {schedule}"] = timer(problem, function, count)
     SCHEDULES[problem.width] = standard
-    opened_gpu().routines = RoutineCache()
+    forget_routines()
     for name, seconds in sorted(alternate(samplers).items(), key=lambda pair: (pair[0][:10], pair[1])):
         print(f"{problem.name:42s} {seconds * 1e6:8.1f} us{'' if name.startswith('forward') else ' with the result'}  {name}", flush=True)
 

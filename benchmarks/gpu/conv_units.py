@@ -18,14 +18,13 @@ import volta_fn as vf
 import volta_fn.numpy as vnp
 from benchmarks.gpu import peers
 from benchmarks.gpu.chains import chain, repeated, steps_of
-from benchmarks.gpu.device import opened_gpu
+from benchmarks.gpu.device import forget_routines, opened_gpu
 from benchmarks.gpu.products import BFLOAT16, FLOAT16, FLOAT32, ROUNDED_TOLERANCE, TOLERANCES, alternate, on_matrix_units, relative_error
 from benchmarks.gpu.suite import Suite, check_and_time
 from volta_fn import lax
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia import convolution
 from volta_fn.targets.nvidia.matmul.problem import AnySchedule, Schedule
-from volta_fn.targets.wgsl.target import RoutineCache
 
 FIRST, LAST = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
 
@@ -268,10 +267,10 @@ def run_schedules(layer: Layer, pattern: str) -> None:
             if number == 2 and layer.dtype == FLOAT32 and isinstance(schedule, Schedule) and schedule.turns:
                 continue
             convolution.schedules = partial(_only, schedule)
-            opened_gpu().routines = RoutineCache()
+            forget_routines()
             samplers[str(schedule)] = timer(layer, number)
         convolution.schedules = standard
-        opened_gpu().routines = RoutineCache()
+        forget_routines()
         for name, seconds in sorted(alternate(samplers).items(), key=lambda pair: pair[1]):
             print(f"{layer.name:44s} {PASSES[number]:10s} {seconds * 1e6:8.1f} us  {name}", flush=True)
 

@@ -23,7 +23,7 @@ import volta_fn as vf
 import volta_fn.numpy as vnp
 from benchmarks.gpu import peers
 from benchmarks.gpu.chains import chain
-from benchmarks.gpu.device import opened_gpu
+from benchmarks.gpu.device import forget_routines, opened_gpu
 from volta_fn import lax
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
@@ -418,7 +418,7 @@ def forced(schedule: AnySchedule | None) -> None:
     """Let all products use a schedule from now on; None: those that are chosen."""
     matmul.choose = _CHOOSE if schedule is None else lambda *_: schedule
     matmul.is_worthwhile = _IS_WORTHWHILE if schedule is None else lambda product, capabilities: True
-    opened_gpu().routines = RoutineCache()
+    forget_routines()
 
 
 _IS_WORTHWHILE = matmul.is_worthwhile

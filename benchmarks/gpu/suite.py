@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from benchmarks.gpu.device import opened_gpu
-from volta_fn.targets.wgsl.target import RoutineCache
+from benchmarks.gpu.device import forget_routines, opened_gpu
 
 Problem = TypeVar("Problem", bound=Any)
 
@@ -40,7 +39,7 @@ def check_and_time(module: str, description: str | None, suite: Suite[Any], argu
     if options.mma:
         gpu.target = gpu.driver.target(gpu.capabilities._replace(matrix_units="mma"))
         gpu.capabilities = gpu.target.capabilities
-        gpu.routines = RoutineCache()
+        forget_routines()
     print(f"{gpu.capabilities.adapter}: matrix units {gpu.capabilities.matrix_units or 'none'}", flush=True)
     failures = 0
     for problem in [] if options.no_checks else [p for p in suite.checks if re.search(options.only, p.name)]:

@@ -54,6 +54,7 @@ from volta_fn.targets.nvidia.matmul.problem import (
     choose,
     cost,
     estimated,
+    faster_transposed,
     matrix_product,
 )
 from volta_fn.targets.nvidia.matmul.results import Bounds, Results, Rounded, Stored, partial_sums
@@ -564,7 +565,12 @@ def _matrices(a: Arrangement, device: TargetCapabilities) -> tuple[MatrixProduct
         product = matrix_product(ordered, 0, 1, frozenset([a.dtype]), parts=device.matrix_units == "wgmma")
         if product is not None and not product.lhs.is_copy and not product.rhs.is_copy:
             return product, is_swapped
-    return None
+    if device.matrix_units != "wgmma" or a.dtype != _FLOAT32:
+        return None
+    both = problem, problem.swapped()
+    options = [matrix_product(each, 0, 1, frozenset([a.dtype]), transposes=True) for each in both]
+    best = faster_transposed(options, matrix_product(problem, 0, 1, frozenset([a.dtype])), device)
+    return None if best is None else (best, options.index(best) == 1)
 
 
 def _by_patches(

@@ -21,6 +21,7 @@ from volta_fn.targets.nvidia.matmul.problem import (
     candidates,
     choose,
     chunk,
+    faster_transposed,
     is_legal,
     matrix_product,
     read,
@@ -111,14 +112,33 @@ def test_pairs_are_copies_with_three_times_as_many_terms() -> None:
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
-def test_narrow_tiles_need_operands_that_are_contiguous_along_k(layout: str) -> None:
+def test_operands_that_are_not_contiguous_along_k_are_copied_in_whole_boxes(layout: str) -> None:
     p = existing(128, 256, 64, layout)
-    assert is_legal(p, Schedule(32, 1)) == (layout[1] == "T")
+    assert is_legal(p, Schedule(32, 1, stages=8)) == (layout[1] == "T")  # there is no room for more columns
+    assert is_legal(p, Schedule(208, 2, stages=5)) == (layout[1] == "T")
+    assert is_legal(p, Schedule(208, 2, stages=4))
     assert is_legal(p, WarpSchedule(32, 64, 16, 32)) == (layout[0] == "N")
     assert is_legal(p, WarpSchedule(64, 32, 32, 32)) == (layout[1] == "T")
     assert is_legal(p, WarpSchedule(64, 64, 32, 32))
     schedule = choose(p, HOPPER)
     assert is_legal(p, schedule)
+
+
+@pytest.mark.parametrize(("m", "n", "k", "transposes"), [(256, 64, 100352, True), (64, 256, 100352, True), (4096, 4096, 4096, False)])
+def test_long_sums_of_few_results_are_of_operands_that_are_transposed_in_shared_memory(m: int, n: int, k: int, transposes: bool) -> None:
+    """To transpose slices for every tile takes less time than a copy if there are few tiles."""
+    problem = problem_of((k, m), (k, n), (((0,), (0,)), ((), ())), (FLOAT32,) * 3)
+    in_place, copied = [matrix_product(problem, 0, 1, {FLOAT32}, transposes=each) for each in (True, False)]
+    assert in_place is not None
+    assert copied is not None
+    assert in_place.transposes
+    assert in_place.layout == "TN"
+    assert not in_place.rhs.is_copy
+    assert copied.rhs.is_copy
+    assert not is_legal(in_place, Schedule(256, 2, stages=4)), "there is room for two slices of columns"
+    best = faster_transposed([in_place], copied, HOPPER)
+    assert best == (in_place if transposes else None)
+    assert best is None or is_legal(best, choose(best, HOPPER))
 
 
 @pytest.mark.parametrize("device", [AMPERE, HOPPER, AMPERE._replace(block_memory=99 << 10)], ids=["mma", "wgmma", "small mma"])

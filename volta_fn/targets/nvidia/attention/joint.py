@@ -292,17 +292,16 @@ class _Joint(GroupByKeys):
         def add_tile(tile_number: Value, state: list[Value]) -> list[Value]:
             (parity,) = state
             self.sums.wait(buffer, parity)
-            self._add_sums(tile_number, source)
-            self.sums.release(buffer)
+            self._add_sums(tile_number, source, buffer)
             return [f.exclusive_or(parity, 1)]
 
         with f.only_if(adds):
             f.repeat(buffer, self.count, i32(schedule.adders), [i32(0)], add_tile)
 
-    def _add_sums(self, tile_number: Value, source: Value) -> None:
+    def _add_sums(self, tile_number: Value, source: Value, buffer: Value) -> None:
         """Add a tile of sums to those in the workspace, in the block's turn.
 
-        The first block stores them.
+        The first block stores them. The buffer is free when it has been read, before the next block may add.
         """
         f, a, number = self.f, self.a, self.block.number
         start, _ = _counters(a)
@@ -318,6 +317,8 @@ class _Joint(GroupByKeys):
             f.ptx("fence.proxy.async;")
             f.ptx("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [$0], [$1], $2;", *operands)
         f.ptx("cp.async.bulk.commit_group;")
+        f.ptx("cp.async.bulk.wait_group.read 0;")
+        self.sums.release(buffer)
         f.ptx("cp.async.bulk.wait_group 0;")
         f.ptx("fence.proxy.async;")
         f.ptx(_COUNT, counter)

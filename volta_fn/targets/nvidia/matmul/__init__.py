@@ -45,6 +45,7 @@ from volta_fn.targets.nvidia.matmul.problem import (
     Schedule,
     choose,
     copy_kernel,
+    faster_transposed,
     matrix_product,
     tiles,
 )
@@ -160,17 +161,24 @@ def _matrices(kernel: Kernel, capabilities: TargetCapabilities) -> tuple[Contrac
         other = _product(swapped, capabilities)  # in which the right operand, if it is not contiguous along k, is the left one
         if other is not None and not other.rhs.is_copy and other.lhs.is_copy <= product.lhs.is_copy:
             contraction, product = swapped, other
+    if product is not None and product.rhs.is_copy and product.lhs.dtype == np.float32:
+        options = {_product(c, capabilities, transposes=True): c for c in (contraction, swapped) if c is contraction or _can_be_inside(c)}
+        best = faster_transposed([*options], product, capabilities)
+        contraction, product = (contraction, product) if best is None else (options[best], best)
     return None if product is None or not is_worthwhile(product, capabilities) else (contraction, product)
 
 
-def _product(contraction: Contraction, capabilities: TargetCapabilities) -> MatrixProduct | None:
-    """Return a contraction as a product for matrix units, if they compute it."""
+def _product(contraction: Contraction, capabilities: TargetCapabilities, *, transposes: bool = False) -> MatrixProduct | None:
+    """Return a contraction as a product for matrix units, if they compute it.
+
+    For `transposes` see `matrix_product`.
+    """
     total = contraction.kernel.nodes[contraction.total]
     precision = total.precision if isinstance(total, Reduce) else ""
     dtypes = HALVES
     if capabilities.matrix_units == "wgmma":
         dtypes |= {np.dtype(np.int8), np.dtype(np.float32)} if precision == TENSORFLOAT32 else {np.dtype(np.int8)}
-    product = matrix_product(contraction.problem(), 0, 1, dtypes, pairs=precision == BFLOAT16_3X)
+    product = matrix_product(contraction.problem(), 0, 1, dtypes, pairs=precision == BFLOAT16_3X, transposes=transposes)
     if product is None or contraction.lhs.input != contraction.rhs.input or product.lhs.is_copy or product.rhs.is_copy:
         return product
     return product._replace(rhs=product.rhs._replace(binding=0))  # one buffer is bound once

@@ -27,6 +27,7 @@ from volta_fn.targets.nvidia.matmul.problem import (
 )
 from volta_fn.targets.nvidia.matmul.results import Results
 from volta_fn.targets.nvidia.matrix_units import (
+    BARRIER,
     ROWS,
     TERM_BYTES,
     GroupProduct,
@@ -328,21 +329,24 @@ class _GroupSide:
     """A slice of an operand in shared memory, as copies and `wgmma` see it.
 
     Along k, a row of 128 bytes has terms of one row of the left operand, or one column of the right one. Otherwise the slice is a sequence
-    of boxes of rows or columns, whose rows of 128 bytes have one term each. Of these, `wgmma` transposes those of 16 bits alone: the left
-    operand may have others, which lanes load to registers.
+    of boxes of rows or columns, whose rows of 128 bytes have one term each. Of these, `wgmma` transposes those of 16 bits alone. Others are
+    `apart`: lanes load those of the left operand to registers, and write those of the right one along k.
     """
 
     def __init__(self, operand: ProductOperand, pointer: Value, tile: int, offset: int) -> None:
-        self.operand, self.pointer, self.tile, self.offset = operand, pointer, tile, offset
-        self.bytes = tile * ROW
+        self.operand, self.pointer, self.offset = operand, pointer, offset
         #: The box of a copy, in rows or columns.
         self.box = tile if operand.along_k else ROW // operand.dtype.itemsize
+        #: Whole boxes, which may have more than a tile.
+        self.tile = -(-tile // self.box) * self.box
+        self.bytes = self.tile * ROW
         self.tensor_map = operand.tensor_map(self.box)
+        self.apart = not operand.along_k and operand.dtype not in HALVES
+        is_read_along_k = operand.along_k or self.apart
         #: The bytes between boxes, in its descriptors.
-        self.between_boxes = 16 if operand.along_k else ROW // 2 * ROW
+        self.between_boxes = 16 if is_read_along_k else ROW // 2 * ROW
         #: What the terms of one `wgmma` add to the descriptor.
-        self.step = (TERM_BYTES if operand.along_k else TERM_BYTES // 2 * ROW) >> 4
-        self.in_registers = not operand.along_k and operand.dtype not in HALVES
+        self.step = (TERM_BYTES if is_read_along_k else TERM_BYTES // 2 * ROW) >> 4
 
 
 def _window_box(f: KernelFunction, operand: WindowOperand, outer: Value, term: Value, group: Value) -> tuple[list[Value], list[Value]]:
@@ -359,6 +363,22 @@ def _window_box(f: KernelFunction, operand: WindowOperand, outer: Value, term: V
     starts = [f.plus(f.times(p, axis.step), i32(-axis.low)) for p, axis in zip(positions, operand.axes, strict=True)]
     offsets = [f.select(exists, f.times(tap, axis.dilation), i32(0)) for tap, axis in zip(taps, operand.axes, strict=True)]
     return [channel, *starts[::-1], image], [f.cast("trunc", offset, "i16") for offset in offsets[::-1]]
+
+
+class _Fill(NamedTuple):
+    """Parts of slices that are copied to the stages of a pipeline.
+
+    The first stage begins at `start`, and others follow.
+    """
+
+    pipeline: TilePipeline
+    sides: Sequence[_GroupSide]
+    start: int
+    stage_bytes: int
+
+
+#: Warps that transpose slices, and the terms that a lane has of a column at a time: 16 bytes.
+_TRANSPOSING, _QUAD = 3, 4
 
 
 class _Slices(NamedTuple):
@@ -408,25 +428,37 @@ class WarpGroupKernel:
         #: The left operand, and the right ones, which follow one another as one of all columns.
         self.sides = [left]
         for number, operand in enumerate(product.right):
-            self.sides.append(_GroupSide(operand, f.maps[1 + number], self.columns, left.bytes + number * self.columns * ROW))
+            offset = left.bytes + number * self.columns * ROW
+            self.sides.append(_GroupSide(operand, f.maps[1 + number], self.columns, offset))
+        self.slice_bytes = sum([side.bytes for side in self.sides])
         down, across = tiles(product, schedule)
         self.down, self.across = down, across
         self.slices = chunk(product, schedule.splits)
         #: The operand whose taps are divided among phases, if any.
         self.phased = next((side for side in product if isinstance(side, WindowOperand) and side.phases), None)
         assert self.phased is None or (schedule.splits == 1 and not schedule.turns), "tiles have different numbers of slices"
-        assert not self.sides[1].in_registers, "registers are for the left operand"
         #: Slices whose products may still be under way when those of the next begin: registers may not change while `wgmma` reads them.
-        self.ahead = 0 if left.in_registers else 1
+        self.ahead = 0 if left.apart else 1
         #: What sums begin with.
         self.zero = ZERO if product.sum_dtype == np.float32 else i32(0)
         #: Terms of a slice.
         self.terms = ROW // product.lhs.dtype.itemsize
         self.total = down * across * product.batch * schedule.splits
         self.base = f.shared_base()
-        self.staging = schedule.stages * schedule.slice_bytes
+        self.staging = schedule.stages * self.slice_bytes
         barriers = self.staging + schedule.groups * 4 * STAGING
-        self.pipeline = TilePipeline(f, self.base, barriers, schedule.stages)
+        #: Stages of whole slices. The last one's place has slices of the right operand before they are transposed, if they are.
+        stages = schedule.stages - product.transposes
+        self.pipeline = TilePipeline(f, self.base, barriers, stages)
+        self.stages, self.fills = stages, [_Fill(self.pipeline, self.sides, 0, self.slice_bytes)]
+        #: Bytes of shared memory that the schedule does not count.
+        self.further = schedule.stages * (self.slice_bytes - schedule.slice_bytes)
+        if product.transposes:
+            right, place = self.sides[1], barriers + 2 * BARRIER * stages
+            untransposed = TilePipeline(f, self.base, place, schedule.untransposed)
+            start = stages * self.slice_bytes - right.offset
+            self.fills = [_Fill(untransposed, [right], start, right.bytes), _Fill(self.pipeline, [left], 0, self.slice_bytes)]
+            self.further = 2 * BARRIER * (schedule.untransposed - 1)
         #: The first tile of the block, and the number of blocks.
         self.first, self.count = f.special("ctaid.x"), f.special("nctaid.x")
 
@@ -434,14 +466,17 @@ class WarpGroupKernel:
     def header(self) -> KernelHeader:
         """How the kernel is launched."""
         maps = tuple([side.tensor_map for side in self.sides])
-        return KernelHeader(self.schedule.threads, self.schedule.shared, maps)
+        return KernelHeader(self.schedule.threads, self.schedule.shared + self.further, maps)
 
     def text(self) -> str:
         """Return the finished module."""
         f = self.f
         with f.only_if(f.equals(f.thread, 0)):
             f.prefetch_maps()
-            self.pipeline.begin(4 * (1 if self.schedule.turns else self.schedule.groups))
+            readers = 4 * (1 if self.schedule.turns else self.schedule.groups)
+            self.pipeline.begin(readers, 1 + _TRANSPOSING * self.product.transposes)
+            if self.product.transposes:
+                self.fills[0].pipeline.begin(_TRANSPOSING)
             f.publish_barriers()
         f.synchronise()
         f.do(f"br {f.below(f.warp, 4)}, label %copies, label %multiplies")
@@ -483,7 +518,9 @@ class WarpGroupKernel:
         if schedule.registers is not None:
             f.ptx(f"setmaxnreg.dec.sync.aligned.u32 {schedule.registers[0]};")
         with f.only_if(f.equals(f.thread, 0)):
-            f.repeat(self.first, i32(self.total), self.count, [i32(0), i32(0)], self._copy_tile)
+            f.repeat(self.first, i32(self.total), self.count, [i32(0)] * 2 * len(self.fills), self._copy_tile)
+        if self.product.transposes:
+            self._transpose()
 
     def _copy_tile(self, tile: Value, state: list[Value]) -> list[Value]:
         f = self.f
@@ -491,16 +528,19 @@ class WarpGroupKernel:
         positions, slices = self._slices(number)
 
         def copy_slice(k: Value, state: list[Value]) -> list[Value]:
-            stage, parity = state
-            other_parity = f.exclusive_or(parity, 1)
-            f.wait_for_barrier(self.pipeline.empty(stage), other_parity)
-            barrier = self.pipeline.expect(stage, self.schedule.slice_bytes)
-            to = f.plus(self.base, f.times(stage, self.schedule.slice_bytes))
-            term = slices.term(k)
-            for side in self.sides:
-                first = row if side is self.sides[0] else column
-                self._copy_side(side, f.plus(to, i32(side.offset)), first, term, positions, barrier)
-            return self.pipeline.next(stage, parity)
+            following = []
+            for number, (pipeline, sides, start, stage_bytes) in enumerate(self.fills):
+                stage, parity = state[2 * number : 2 * number + 2]
+                other_parity = f.exclusive_or(parity, 1)
+                f.wait_for_barrier(pipeline.empty(stage), other_parity)
+                barrier = pipeline.expect(stage, sum([side.bytes for side in sides]))
+                to = f.plus(self.base, f.times(stage, stage_bytes))
+                term = slices.term(k)
+                for side in sides:
+                    first = row if side is self.sides[0] else column
+                    self._copy_side(side, f.plus(to, i32(start + side.offset)), first, term, positions, barrier)
+                following += pipeline.next(stage, parity)
+            return following
 
         return f.repeat(i32(0), slices.total, i32(1), state, copy_slice)
 
@@ -518,6 +558,42 @@ class WarpGroupKernel:
                 further = [positions[axis] for axis, _, _ in operand.steps()] + ([] if part is None else [part])
                 f.copy_box(at, side.pointer, [*((along, outer) if operand.along_k else (outer, along)), *further], barrier)
 
+    # its other warps, if the right operand's slices are transposed: a lane has four terms of a column, 16 bytes, at a time
+
+    def _transpose(self) -> None:
+        f, right, (source, target) = self.f, self.sides[1], self.fills
+        low, (lane_unit, lane_word) = f.remainder(f.lane, 8), f.divided(f.lane, 4)
+        moves = []
+        for number in range(0, ROW // UNIT, _TRANSPOSING):  # the last quad may be written twice, with the same numbers
+            quad = f.umin(f.plus(f.warp, i32(number - 1)), i32(ROW // UNIT - 1))
+            unit = f.exclusive_or(lane_unit, f.times(f.remainder(quad, 2), _QUAD))
+            begin = f.plus(f.times(quad, _QUAD * ROW), f.times(unit, UNIT), f.times(lane_word, 4))
+            moves.append((begin, f.plus(f.times(f.lane, ROW), f.times(f.exclusive_or(quad, low), UNIT))))
+
+        def transpose_slice(_: Value, state: list[Value]) -> list[Value]:
+            (stage, parity), (to_stage, to_parity) = state[:2], state[2:]
+            source.pipeline.wait(stage, parity)
+            f.wait_for_barrier(target.pipeline.empty(to_stage), f.exclusive_or(to_parity, 1))
+            begin = f.plus(f.times(stage, source.stage_bytes), i32(source.start + right.offset))
+            to = f.plus(f.times(to_stage, target.stage_bytes), i32(right.offset))
+            for box in range(0, right.bytes, ROW // 4 * ROW):
+                for first, place in moves:
+                    at = f.plus(begin, first)
+                    rows = [f.shared(f.plus(f.exclusive_or(at, k * UNIT), i32(box + k * ROW))) for k in range(_QUAD)]
+                    f.store(f.vector([f.load("i32", row, 4) for row in rows]), f.shared(f.plus(to, place, i32(box))), UNIT)
+            f.ptx("fence.proxy.async.shared::cta;")
+            f.synchronise_warp()
+            target.pipeline.fill(to_stage)
+            source.pipeline.release(stage)
+            return [*source.pipeline.next(stage, parity), *target.pipeline.next(to_stage, to_parity)]
+
+        def transpose_tile(tile: Value, state: list[Value]) -> list[Value]:
+            slices = self._slices(self._position(tile)[0])[1]
+            return f.repeat(i32(0), slices.total, i32(1), state, transpose_slice)
+
+        with f.only_if(f.compare("icmp ne", f.warp, i32(0))):
+            f.repeat(self.first, i32(self.total), self.count, [i32(0)] * 4, transpose_tile)
+
     # the warp groups that multiply
 
     def _multiply(self) -> None:
@@ -525,7 +601,7 @@ class WarpGroupKernel:
         if schedule.registers is not None:
             f.ptx(f"setmaxnreg.inc.sync.aligned.u32 {schedule.registers[1]};")
         self.group = f.minus(f.quotient(f.warp, 4), i32(1))
-        self.elements = self._element_offsets() if self.sides[0].in_registers else []
+        self.elements = self._element_offsets() if self.sides[0].apart else []
         if not schedule.turns:
             f.repeat(self.first, i32(self.total), self.count, [i32(0)], self._multiply_tile)
             return
@@ -543,7 +619,7 @@ class WarpGroupKernel:
         """
         f, schedule = self.f, self.schedule
         before = state[0]
-        round_, stage = f.divided(before, schedule.stages)
+        round_, stage = f.divided(before, self.stages)
         part = i32(0) if schedule.turns else self.group
         sums = [self.zero] * (schedule.blocks * schedule.columns // 2)
         if schedule.turns:  # one group multiplies at a time: a wait may not be more than one round of the stages behind
@@ -577,14 +653,14 @@ class WarpGroupKernel:
         """Add the products of a slice to the sums, by one piece of PTX."""
         f, schedule, steps = self.f, self.schedule, []
         left, right = self.sides[:2]
-        start = f.plus(self.base, f.times(stage, schedule.slice_bytes))
+        start = f.plus(self.base, f.times(stage, self.slice_bytes))
         columns = self._descriptor(right, f.plus(start, i32(right.offset)))
         blocks = [f.times(f.plus(f.times(part, schedule.blocks), i32(r)), ROWS * ROW) for r in range(schedule.blocks)]
-        words = [self._fragments(f.plus(f.times(stage, schedule.slice_bytes), block)) if left.in_registers else [] for block in blocks]
-        rows = [self._descriptor(left, f.plus(start, block)) for block in blocks if not left.in_registers]
+        words = [self._fragments(f.plus(f.times(stage, self.slice_bytes), block)) if left.apart else [] for block in blocks]
+        rows = [self._descriptor(left, f.plus(start, block)) for block in blocks if not left.apart]
         for step in range(ROW // TERM_BYTES):
             for r in range(schedule.blocks):
-                terms = words[r][4 * step : 4 * step + 4] if left.in_registers else SharedMatrix(rows[r], step * left.step)
+                terms = words[r][4 * step : 4 * step + 4] if left.apart else SharedMatrix(rows[r], step * left.step)
                 steps.append(GroupStep(terms, SharedMatrix(columns, step * right.step), r))
         product = GroupProduct(left.operand.dtype, schedule.columns, not left.operand.along_k, not right.operand.along_k)
         return product.begin(f, steps, sums, self.ahead)

@@ -247,6 +247,14 @@ class MatrixProduct(NamedTuple):
         return math.prod(self.stack)
 
     @property
+    def transposes(self) -> bool:
+        """Whether slices of the right operand are transposed in shared memory.
+
+        `wgmma` reads those of other than 16 bits along k alone.
+        """
+        return not self.rhs.along_k and self.rhs.dtype not in HALVES
+
+    @property
     def sum_dtype(self) -> np.dtype:
         """The dtype of sums."""
         return _sum_dtype(self.lhs.dtype)
@@ -284,7 +292,14 @@ def _sum_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def matrix_product(
-    problem: Problem, lhs: int, rhs: int, dtypes: Collection[np.dtype] = HALVES, *, pairs: bool = False, parts: bool = False
+    problem: Problem,
+    lhs: int,
+    rhs: int,
+    dtypes: Collection[np.dtype] = HALVES,
+    *,
+    pairs: bool = False,
+    parts: bool = False,
+    transposes: bool = False,
 ) -> MatrixProduct | None:
     """Return a problem as a product for matrix units; None if it is none.
 
@@ -292,7 +307,8 @@ def matrix_product(
     Operands are read in place if they have matrices of one axis each, of which one is contiguous, and all others are at multiples of 16
     bytes; or else from copies. Those of other than 16 bits must be contiguous along k, but for left operands of float32, which pass through
     registers. With `pairs` operands are of float32, and rounded to sums of two bfloat16 numbers: the product is one of copies with three
-    times as many terms (`copy_kernel`). With `parts` terms that follow one another in several parts are read in place as well.
+    times as many terms (`copy_kernel`). With `parts` terms that follow one another in several parts are read in place as well, with
+    `transposes` right operands of float32 in any layout.
     """
     dtype = problem.lhs.dtype
     if dtype != problem.rhs.dtype or problem.dtype != _sum_dtype(dtype) or dtype not in ((_FLOAT32,) if pairs else dtypes):
@@ -302,7 +318,9 @@ def matrix_product(
     if pairs:
         left, right = _copied(problem.lhs, lhs, pairs), _copied(problem.rhs, rhs, pairs)
     else:
-        left, right = _operand(problem.lhs, lhs, HALVES | {_FLOAT32}), _operand(problem.rhs, rhs, HALVES)
+        in_any_layout = HALVES | {_FLOAT32}
+        left = _operand(problem.lhs, lhs, in_any_layout)
+        right = _operand(problem.rhs, rhs, in_any_layout if transposes else HALVES)
         if parts and len(problem.lhs.inner.sizes) == 2:
             divided = _in_parts(problem.lhs, lhs), _in_parts(problem.rhs, rhs)
             left, right = divided if None not in divided else (left, right)
@@ -434,6 +452,12 @@ STAGING = 16 * ROW
 #: What a slice costs besides its products, and what a row or column of it costs to copy: 128 bytes, of which about 56 in a clock cycle.
 _SLICE_COST, _ROW_COST = 4000, 73
 
+#: What a row or column costs each time that it is written to shared memory or read there, where slices are transposed.
+_SHARED_ROW_COST = 40
+
+#: The shared memory of a multiprocessor that has `wgmma`, and what a block takes besides its own.
+_MEMORY, _RESERVED = 228 << 10, 1 << 10
+
 #: What adding up partial sums costs: a dispatch, and each partial sum that is stored and loaded.
 _DISPATCH_COST, _PARTIAL_COST = 180_000, 12
 
@@ -485,12 +509,17 @@ class Schedule:
 
         Boxes of those that are not have 64 rows or columns.
         """
-        return (left_along_k or self.rows % (ROW // 2) == 0) and (right_along_k or self.columns % (ROW // 2) == 0)
+        return left_along_k or self.rows % (ROW // 2) == 0
 
     @property
     def slice_bytes(self) -> int:
         """Bytes of a slice of both operands."""
         return (self.rows + self.columns) * ROW
+
+    @property
+    def untransposed(self) -> int:
+        """Slices of the right operand alone that a stage has room for."""
+        return (self.rows + self.columns) // self.columns
 
     @property
     def shared(self) -> int:
@@ -546,6 +575,7 @@ _WGMMA = (
     Schedule(192, 2, stages=5),
     Schedule(128, 2, blocks=2, stages=6, turns=True),
     Schedule(192, 2, stages=5, turns=True),
+    Schedule(128, 2, stages=8, turns=True),
     Schedule(128, 1, stages=4),
     Schedule(64, 1, stages=6),
     Schedule(32, 1, stages=8),
@@ -615,7 +645,21 @@ def is_legal(product: MatrixProduct, schedule: AnySchedule) -> bool:
         return False
     if product.second is not None and (schedule.splits > 1 or columns(product, schedule) % (16 if product.rhs.along_k else ROW // 2)):
         return False
+    if product.transposes and (isinstance(schedule, WarpSchedule) or schedule.untransposed < 2):
+        return False
+    further = _copied_columns(product, schedule) - schedule.columns
+    if isinstance(schedule, Schedule) and schedule.shared + schedule.stages * further * ROW > _MEMORY // schedule.residents - _RESERVED:
+        return False
     return schedule.copies(product.lhs.along_k, product.rhs.along_k)
+
+
+def _copied_columns(product: MatrixProduct, schedule: AnySchedule) -> int:
+    """Return the columns of a slice that are copied.
+
+    Where they are not contiguous along k these are whole boxes, of 128 bytes each.
+    """
+    box = 1 if product.rhs.along_k else ROW // product.rhs.dtype.itemsize
+    return ceil(schedule.columns / box) * box
 
 
 def chunk(product: MatrixProduct, splits: int) -> int:
@@ -642,12 +686,35 @@ def cost(product: MatrixProduct, schedule: AnySchedule, processors: int) -> floa
     down, across = tiles(product, schedule)
     blocks = ceil(down * across * product.batch * schedule.splits / processors)
     rounds, residents = ceil(blocks / schedule.residents), min(blocks, schedule.residents)
-    each = max(schedule.rows * schedule.columns, _ROW_COST * (schedule.rows + schedule.columns))
+    each = max(schedule.rows * schedule.columns, _ROW_COST * (schedule.rows + _copied_columns(product, schedule)))
+    if product.transposes:
+        each = max(each, _SHARED_ROW_COST * ((3 + schedule.rows // 64) * schedule.columns + 2 * schedule.rows))
     stores = schedule.rows * schedule.columns * residents
     time = rounds * ((each * residents + _SLICE_COST) * chunk(product, schedule.splits) + stores)
     if schedule.splits == 1:
         return time
     return time + _DISPATCH_COST + _PARTIAL_COST * (schedule.splits + 1) * product.batch * product.m * product.n / processors
+
+
+def faster_transposed(
+    products: Sequence[MatrixProduct | None], copied: MatrixProduct | None, capabilities: TargetCapabilities
+) -> MatrixProduct | None:
+    """Return the product whose right operand is transposed soonest.
+
+    None if it takes less time to copy it before; `copied` is the product with that copy. A product with a schedule that was measured is
+    faster so.
+    """
+
+    def time(product: MatrixProduct) -> float:
+        return cost(product, choose(product, capabilities), capabilities.processors)
+
+    measured = shipped().get(capabilities.adapter, {})
+    in_place = [p for p in products if p is not None and p.transposes and not (p.lhs.is_copy or p.rhs.is_copy)]
+    best = min(in_place, key=lambda p: (p.name not in measured, time(p)), default=None)
+    if best is None or copied is None or best.name in measured:
+        return best
+    copy = _DISPATCH_COST + _PARTIAL_COST * copied.batch * copied.n * copied.k / capabilities.processors
+    return best if time(best) < time(copied) + copy else None
 
 
 # Schedules that were measured to be the fastest, by adapter and name of product. They are shipped with the package, in a JSON file.

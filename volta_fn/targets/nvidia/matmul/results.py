@@ -163,7 +163,11 @@ class _Elementwise(Results):
         def turn(start: Value, _: list[Value]) -> list[Value]:
             line = f.plus(start, first)
             y = f.plus(row, line)
-            with f.only_if(self.inside(f, number, y, x)):
+            exists = self.inside(f, number, y, x)
+            if width < ROW // 4:  # others' columns follow
+                staged_too = f.below(f.times(place, self.lanes), width // self.products)
+                exists = staged_too if exists is None else f.binary("and", exists, staged_too)
+            with f.only_if(exists):
                 lines = [f.plus(line, i32(k * self.apart)) for k in range(self.lines)]
                 self.put(f, number, y, x, [staged(line, product) for line in lines for product in range(self.products)])
             return []
