@@ -14,9 +14,9 @@ from tools.count_lines import ROOT, count
 pytestmark = pytest.mark.usefixtures("no_collections")
 
 #: The most lines, and the most without docstrings, imports, comments and blank lines.
-LINES, CODE = 188_700, 105_500
+LINES, CODE = 189_400, 106_000
 #: The most modules, `__init__` included.
-MODULES = 481
+MODULES = 480
 #: The most lines of a file. A file is a subject that is read at one sitting, and the largest subjects need as many.
 LONGEST = 900
 #: The most modules, `__init__` aside, of fewer than `SHORT` lines: a subject is rarely that small.
