@@ -24,7 +24,7 @@ sys.path.remove(str(EXTENSIONS))
 #: Packages of internals, and those whose names are JAX's for what the reference has elsewhere.
 INNER = {"core", "primitives", "transforms", "compiler", "codegen", "runtime", "targets", "jit", "inspection"}
 #: Modules of `compat` whose names the reference has elsewhere.
-JAX_NAMES = {"foreign_functions", "internals", "process", "refused"}
+JAX_NAMES = {"foreign_functions", "internals", "private_functions", "process", "refused"}
 OTHER_NAMES = {"compat", "example_libraries", "extend", "jax", "dlpack"}
 OWN_PAGES = {"__main__", "errors", "info", "cache", "doctor", "launch"}  # the page of errors; commands
 PRIVATE = {"settings", "source", "signals", "lazy_imports", "tracebacks", "advice"}

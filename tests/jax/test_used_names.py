@@ -37,7 +37,6 @@ ABSENT_ATTRIBUTES = {
     "custom_jvp": "_fun",
     "custom_vjp": "_fun",
     "derivative": "fun jaxpr",
-    "compiled": "_call",
     "variable": "pretty_print",
     "literal": "pretty_print",
     "primitive": "def_abstract_eval def_impl",

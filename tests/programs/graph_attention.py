@@ -26,7 +26,7 @@ def attend(x: jax.Array, values: jax.Array, queries: jax.Array, keys: jax.Array)
     highest = jax.lax.stop_gradient(ops.segment_max(logits, receivers, NODES))
     weights = jnp.exp(logits - highest[receivers])
     weights = weights / ops.segment_sum(weights, receivers, NODES)[receivers]
-    messages = weights[..., None] * jnp.einsum("nd,dhk->nhk", x, values)[senders]
+    messages = weights[..., None] * jnp.einsum("ni,ihk->nhk", x, values)[senders]
     return ops.segment_sum(messages, receivers, NODES)
 
 
@@ -58,5 +58,5 @@ def check(results: dict[str, Any]) -> None:
         pairs = zip(edges, matrices, strict=True) if isinstance(edges, tuple) else [(edges, matrices)]
         for of_edges, of_matrices in pairs:
             np.testing.assert_allclose(of_edges, of_matrices, rtol=1e-3, atol=1e-3 * np.abs(of_matrices).max())
-    out, messages = results["edges"][0], np.einsum("nd,dhk->nhk", X, VALUES)
+    out, messages = results["edges"][0], np.einsum("ni,ihk->nhk", X, VALUES)
     assert np.all(out <= messages.max(0) + 1e-4) and np.all(out >= messages.min(0) - 1e-4)
