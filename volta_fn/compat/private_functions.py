@@ -222,7 +222,8 @@ class WeakrefCachedFunc:
 def weakref_lru_cache(f: Callable[..., Any] | None = None, *, maxsize: int | None = 2048, **options: Any) -> Any:
     """Make a function keep results while their first arguments live.
 
-    The last `maxsize` ones are kept, and the other arguments must be hashable. Without a function it returns a decorator. The options concern JAX's settings, and have no effect.
+    The last `maxsize` ones are kept, and the other arguments must be hashable. Without a function it returns a decorator. The options
+    concern JAX's settings, and have no effect.
     """
     if f is None:
         return functools.partial(weakref_lru_cache, maxsize=maxsize)
