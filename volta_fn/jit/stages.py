@@ -370,14 +370,15 @@ class _Stage:
     @property
     def out_tree(self) -> Any:
         """The structure of the result."""
-        return tree.structure(self._result([*range(self._traced.out_tree.num_leaves)]))
+        structure = self._traced.out_tree
+        for _ in self.passings:
+            structure, _ = structure.children()
+        return structure
 
     def _result(self, leaves: Sequence[Any]) -> Any:
-        """Return leaves as the function's result, without values of references."""
-        result = tree.unflatten(self._traced.out_tree, leaves)
-        for _ in self.passings:
-            result = result[0]
-        return result
+        """Return leaves as the function's result, without the values of references, which come last."""
+        structure = self.out_tree
+        return tree.unflatten(structure, leaves[: structure.num_leaves])
 
     @property
     def out_info(self) -> Any:

@@ -404,7 +404,7 @@ def periodic_update(new_tensors: T, old_tensors: T, steps: Any, update_period: A
 def scale_gradient(inputs: Any, scale: Any) -> Any:
     """Return `inputs`, a tree of arrays, with derivatives multiplied by `scale`.
 
-    >>> vf.grad(lambda x: optim.scale_gradient(x, 0.5) ** 2)(vf.numpy.array(3.0))
+    >>> vf.grad(lambda x: optim.scale_gradient(x, 0.5) ** 2)(vf.numpy.float32(3.0))
     Array(3., dtype=float32)
     """
     return tree.map(lambda x: _unchanged(as_value(x), scale), inputs)
