@@ -376,7 +376,7 @@ class _Stage:
         return structure
 
     def _result(self, leaves: Sequence[Any]) -> Any:
-        """Return leaves as the function's result, without the values of references, which come last."""
+        """Return leaves as the function's result; values of references come last."""
         structure = self.out_tree
         return tree.unflatten(structure, leaves[: structure.num_leaves])
 
