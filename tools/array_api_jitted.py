@@ -21,25 +21,31 @@ from volta_fn.errors import ConcretizationError
 _AS_THEY_ARE = ("result_type", "can_cast", "finfo", "iinfo", "isdtype", "asarray", "from_dlpack", "ndarray", "allow_assignment")
 
 
+def of_arrays(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> tuple[Callable[..., Any], list[vf.Array]]:
+    """Return a call as a function of the arrays among its arguments, and these."""
+    leaves, structure = vf.tree.flatten((arguments, keywords))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, vf.Array)]
+
+    def call(*arrays: Any) -> Any:
+        filled = list(leaves)
+        for i, array in zip(places, arrays, strict=True):
+            filled[i] = array
+        positional, named = vf.tree.unflatten(structure, filled)
+        return function(*positional, **named)
+
+    return call, [leaves[i] for i in places]
+
+
 def jitted(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that runs as a program of its arrays."""
 
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
-        leaves, structure = vf.tree.flatten((arguments, keywords))
-        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, vf.Array)]
-
-        def program(*arrays: Any) -> Any:
-            filled = list(leaves)
-            for i, array in zip(places, arrays, strict=True):
-                filled[i] = array
-            positional, named = vf.tree.unflatten(structure, filled)
-            return function(*positional, **named)
-
-        if not places:
+        program, arrays = of_arrays(function, *arguments, **keywords)
+        if not arrays:
             return function(*arguments, **keywords)
         try:
-            return vf.jit(program)(*[leaves[i] for i in places])
+            return vf.jit(program)(*arrays)
         except ConcretizationError:
             return function(*arguments, **keywords)
 

@@ -36,6 +36,7 @@ import pytest
 from scipy._lib._array_api import xp_capabilities_table
 
 import volta_fn as vf
+from tools.array_api_jitted import of_arrays
 from volta_fn.errors import ConcretizationError, VoltaError
 
 for _name in ("_rational_tests", "_umath_tests"):
@@ -193,29 +194,29 @@ def plain(value: Any) -> Any:
     return [plain(v) for v in value] if isinstance(value, (list, tuple)) else np.asarray(value)
 
 
-def difference(result: Any, wanted: Any) -> tuple[str, str]:
+def difference(result: Any, expected: Any) -> tuple[str, str]:
     """Return an outcome, `same`, `dtype` or `fail`, and how results differ."""
-    if isinstance(result, list) or isinstance(wanted, list):
-        if not (isinstance(result, list) and isinstance(wanted, list)) or len(result) != len(wanted):
-            return "fail", f"structure {brief(result)}, not {brief(wanted)}"
-        parts = [difference(r, w) for r, w in zip(result, wanted, strict=True)]
+    if isinstance(result, list) or isinstance(expected, list):
+        if not (isinstance(result, list) and isinstance(expected, list)) or len(result) != len(expected):
+            return "fail", f"structure {brief(result)}, not {brief(expected)}"
+        parts = [difference(r, w) for r, w in zip(result, expected, strict=True)]
         return next((p for kind in ("fail", "dtype") for p in parts if p[0] == kind), ("same", ""))
-    if wanted.dtype not in DTYPES:
+    if expected.dtype not in DTYPES:
         return "same", ""
-    if result.shape != wanted.shape:
-        return "fail", f"shape {result.shape}, not {wanted.shape}"
-    if not equal(result, wanted):
-        return "fail", f"{brief(result)}, not {brief(wanted)}"
-    return ("same", "") if result.dtype == wanted.dtype else ("dtype", f"dtype {result.dtype}, not {wanted.dtype}")
+    if result.shape != expected.shape:
+        return "fail", f"shape {result.shape}, not {expected.shape}"
+    if not equal(result, expected):
+        return "fail", f"{brief(result)}, not {brief(expected)}"
+    return ("same", "") if result.dtype == expected.dtype else ("dtype", f"dtype {result.dtype}, not {expected.dtype}")
 
 
-def equal(result: np.ndarray, wanted: np.ndarray) -> bool:
+def equal(result: np.ndarray, expected: np.ndarray) -> bool:
     """Return whether numbers agree within rounding of the less precise dtype."""
-    infos = [np.finfo(x.dtype) for x in (result, wanted) if x.dtype.kind in "fc"]
+    infos = [np.finfo(x.dtype) for x in (result, expected) if x.dtype.kind in "fc"]
     if not infos:
-        return bool(np.all(result == wanted))
+        return bool(np.all(result == expected))
     eps, tiny, most = max(float(i.eps) for i in infos), max(float(i.tiny) for i in infos), min(float(i.max) for i in infos)
-    x, y = (a.astype(np.complex128) for a in (result, wanted))
+    x, y = (a.astype(np.complex128) for a in (result, expected))
     scale = np.max(np.abs(y), where=np.isfinite(np.abs(y)), initial=0.0)
     for p, q in ((x.real, y.real), (x.imag, y.imag)):
         ok = (p == q) | (np.isnan(p) & np.isnan(q)) | (np.abs(p - q) <= 100 * eps * scale + 4 * tiny)
@@ -313,20 +314,11 @@ def of_jax(call: Call) -> Any:
 
 def jitted(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
     """Call a function as a program of its arrays."""
-    leaves, structure = vf.tree.flatten((arguments, keywords))
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, vf.Array)]
-    if not places:
+    program, arrays = of_arrays(function, *arguments, **keywords)
+    if not arrays:
         raise Inapplicable
-
-    def program(*arrays: Any) -> Any:
-        every = list(leaves)
-        for i, array in zip(places, arrays, strict=True):
-            every[i] = array
-        positional, named = vf.tree.unflatten(structure, every)
-        return function(*positional, **named)
-
     try:
-        return vf.jit(program)(*[leaves[i] for i in places])
+        return vf.jit(program)(*arrays)
     except ConcretizationError:
         raise Inapplicable from None
 

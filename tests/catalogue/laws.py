@@ -54,11 +54,11 @@ def results(value: Any) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in tree.leaves(value)]
 
 
-def assert_same(actual: Any, wanted: Sequence[np.ndarray], tolerance: float) -> None:
+def assert_same(actual: Any, expected: Sequence[np.ndarray], tolerance: float) -> None:
     """Compare results, floats relative to the largest of them."""
     arrays = results(actual)
-    assert len(arrays) == len(wanted)
-    for got, want in zip(arrays, wanted, strict=True):
+    assert len(arrays) == len(expected)
+    for got, want in zip(arrays, expected, strict=True):
         assert got.shape == want.shape
         if want.dtype.kind in "biu":
             np.testing.assert_array_equal(got, want)
@@ -95,8 +95,8 @@ def check_repeated(path: str, call: Call) -> None:
 def check_on_another_device(path: str, call: Call, device: Any) -> None:
     """Compare a call with arrays on a device that is not the default with that on the default."""
     run, arrays = traced(ours(path, call), call)
-    wanted = results(run(*map(vf.numpy.asarray, arrays)))
-    assert_same(run(*[vf.device_put(a, device) for a in arrays]), wanted, 0.0 if path.startswith("random.") else call.tolerance)
+    expected = results(run(*map(vf.numpy.asarray, arrays)))
+    assert_same(run(*[vf.device_put(a, device) for a in arrays]), expected, 0.0 if path.startswith("random.") else call.tolerance)
 
 
 def check_batch(path: str, call: Call) -> None:
@@ -105,8 +105,8 @@ def check_batch(path: str, call: Call) -> None:
     others = [a if call.alike else a.reshape(-1)[::-1].reshape(a.shape) for a in arrays]
     both = [np.stack(pair) for pair in zip(arrays, others, strict=True)]
     one_by_one = [results(run(*example)) for example in (arrays, others)]
-    wanted = [np.stack(pair) for pair in zip(*one_by_one, strict=True)]
-    assert_same(vf.vmap(run)(*both), wanted, 10 * call.tolerance)
+    expected = [np.stack(pair) for pair in zip(*one_by_one, strict=True)]
+    assert_same(vf.vmap(run)(*both), expected, 10 * call.tolerance)
 
 
 def check_derivatives(path: str, call: Call) -> None:
@@ -135,8 +135,8 @@ def check_storage_dtypes(path: str, call: Call) -> None:
             for as_dtype in (dtype, wide)
         ]
         with suppress(VoltaError):
-            actual, wanted = (results(function(*tree.unflatten(structure, leaves), **call.kwargs)) for leaves in args)
-            for got, want in zip(actual, wanted, strict=True):
+            actual, expected = (results(function(*tree.unflatten(structure, leaves), **call.kwargs)) for leaves in args)
+            for got, want in zip(actual, expected, strict=True):
                 np.testing.assert_array_equal(got.astype(want.dtype), want)
 
 

@@ -141,8 +141,8 @@ def test_widths_are_jaxs_default_dtypes(width: int) -> None:
     jax = pytest.importorskip("jax")
     config.update("jax_enable_x64", width == 64)  # which drops programs of another width, too
     with jax.enable_x64(width == 64):
-        wanted = [dtype_of_jax(jax, call) for call in calls_of(jax)]
-    assert [call().dtype for call in calls_of(vf)] == wanted
+        expected = [dtype_of_jax(jax, call) for call in calls_of(jax)]
+    assert [call().dtype for call in calls_of(vf)] == expected
 
 
 def test_x64_reaches_traced_functions_random_numbers_and_derivatives() -> None:

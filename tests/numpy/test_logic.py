@@ -32,9 +32,9 @@ def test_unsigned_numbers_compare_with_signed_ones_by_value(name, signed):
     others = np.array([info.min, -1, 0, 1, 127, info.max - 1, info.max, min(2**60 + 1, info.max)], signed)[:, None]
     operator = {"equal": "eq", "not_equal": "ne"}.get(name, name[0] + ("e" if "equal" in name else "t"))
     for x, y in ((unsigned, others), (others, unsigned)):
-        wanted = getattr(np, name)(x, y)
+        expected = getattr(np, name)(x, y)
         for compare in (getattr(vnp, name), vf.jit(getattr(vnp, name)), getattr(operators, operator)):
-            np.testing.assert_array_equal(compare(vnp.asarray(x), vnp.asarray(y)), wanted)
+            np.testing.assert_array_equal(compare(vnp.asarray(x), vnp.asarray(y)), expected)
         np.testing.assert_array_equal(vf.vmap(getattr(vnp, name), (None, 1))(unsigned[0], others), getattr(np, name)(unsigned[0], others).T)
     assert not vnp.array_equal(unsigned[3:4], np.array([2**60 + 1]))
 

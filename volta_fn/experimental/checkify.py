@@ -350,7 +350,7 @@ def checkify(f: Callable[..., Any], errors: frozenset[ErrorCategory] = user_chec
     It can be transformed and jitted like any other, and sees into `jit`, `scan`, `cond`, `while_loop`, `vmap` and `grad` in `f`.
 
     Args:
-        f: a function of pytrees of arrays. Other arguments, and Python's bools, it gets as they are.
+        f: a function of pytrees of arrays. Other arguments, and Python's bools, are passed on as they are, so that it may branch on them.
         errors: what to check: `user_checks` (calls of `check`), `nan_checks`, `div_checks`, `index_checks`, `float_checks`,
             `automatic_checks`, `all_checks`, or a union of them.
 

@@ -88,7 +88,7 @@ class StatefulPRNG:
         return StatefulPRNG(random.split(self.key(), num), new_ref(vnp.zeros(num, "int32")))
 
     def spawn(self, num: int) -> list[StatefulPRNG]:
-        """Return independent generators; they are those that `split` has as one.
+        """Return independent generators: those that `split` returns as one.
 
         >>> [round(float(child.uniform()), 3) for child in stateful_rng(0).spawn(2)]
         [0.072, 0.016]

@@ -49,8 +49,8 @@ T = TypeVar("T")
 def static(*, default: Any = dataclasses.MISSING, metadata: Mapping[str, Any] | None = None, **options: Any) -> Any:
     """Declare a field of a `Module` as a hyper-parameter.
 
-    Its value is hashable, and belongs to the tree's structure instead of its children. The class may be another dataclass that is a pytree,
-    too. `options` are those of `dataclasses.field`.
+    Its value is hashable, and belongs to the tree's structure instead of its children. Other dataclasses that are pytrees may have such
+    fields, too. `metadata` and `options` are those of `dataclasses.field`.
 
     >>> class Scale(vf.nn.Module):
     ...     factor: vf.Array

@@ -531,7 +531,10 @@ def _cond_transpose(cotangents: Sequence[Any], index: Any, *operands: Any, branc
 def _transpose_branches(
     first: ClosedJaxpr, others: Branches, linear: Sequence[bool], nonzero: Sequence[bool]
 ) -> tuple[Branches, list[bool], list[Ref]]:
-    """Return the branches' backward programs, of the same results and references."""
+    """Return backward programs of the branches that agree in their results.
+
+    Returns also which linear operands have cotangents, and the references that the programs read and write.
+    """
     backwards = [transpose_jaxpr(b, linear, nonzero) for b in (first, *others)]
     has_cotangent = _union([b.has_cotangent for b in backwards])
     refs = [*dict.fromkeys(r for b in backwards for r in b.refs)]

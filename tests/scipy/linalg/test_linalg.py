@@ -20,10 +20,10 @@ DTYPES = ["float32", "float64", "complex64", "complex128"]
 
 
 @where_the_device_has_the_dtypes()
-def agrees(got: Callable[[], Any], wanted: Any, dtype: str) -> None:
-    """Values and dtypes are those wanted."""
+def agrees(got: Callable[[], Any], expected: Any, dtype: str) -> None:
+    """Values and dtypes are those expected."""
     result = got()
-    close(result, wanted, dtype)
+    close(result, expected, dtype)
     assert {leaf.dtype.name for leaf in vf.tree.leaves(result)} <= {dtype}
 
 
@@ -34,8 +34,8 @@ def test_triangular_systems(lower: bool, dtype: str) -> None:
     for b in (make(3, 4, 2, dtype=dtype, seed=1), make(3, 4, dtype=dtype, seed=1)):
         for trans in (0, 1, 2, "N", "T", "C"):
             options = {"trans": trans, "lower": lower}
-            wanted = [scipy.linalg.solve_triangular(x, y, **options) for x, y in zip(a, b, strict=True)]
-            agrees(lambda b=b, o=options: linalg.solve_triangular(a, b, **o), np.stack(wanted), dtype)
+            expected = [scipy.linalg.solve_triangular(x, y, **options) for x, y in zip(a, b, strict=True)]
+            agrees(lambda b=b, o=options: linalg.solve_triangular(a, b, **o), np.stack(expected), dtype)
     unit = scipy.linalg.solve_triangular(a[0], b[0], lower=lower, unit_diagonal=True)
     agrees(lambda: linalg.solve_triangular(a[0], b[0], 0, lower, True), unit, dtype)
 
@@ -45,8 +45,8 @@ def test_triangular_systems(lower: bool, dtype: str) -> None:
 def test_cholesky(lower: bool, dtype: str) -> None:
     a, b = positive(3, 4, 4, dtype=dtype), make(3, 4, 2, dtype=dtype, seed=1)
     triangle = np.tril if lower else np.triu
-    wanted = np.stack([triangle(scipy.linalg.cho_factor(x, lower)[0]) for x in a])
-    agrees(lambda: linalg.cho_factor(triangle(a), lower)[0], wanted, dtype)  # one triangle is read
+    expected = np.stack([triangle(scipy.linalg.cho_factor(x, lower)[0]) for x in a])
+    agrees(lambda: linalg.cho_factor(triangle(a), lower)[0], expected, dtype)  # one triangle is read
     agrees(lambda: linalg.cho_solve(linalg.cho_factor(a, lower), b), np.linalg.solve(a, b), dtype)
     agrees(lambda: linalg.cho_solve(linalg.cho_factor(a, lower), b[..., 0]), np.linalg.solve(a, b)[..., 0], dtype)
     assert linalg.cho_factor(np.eye(2, dtype=dtype), lower)[1] is lower
@@ -56,10 +56,10 @@ def test_cholesky(lower: bool, dtype: str) -> None:
 def test_lu(dtype: str) -> None:
     for shape in ((4, 4), (5, 3), (3, 5)):
         a = make(2, *shape, dtype=dtype)
-        wanted = [np.stack(blocks) for blocks in zip(*map(scipy.linalg.lu, a), strict=True)]
-        agrees(lambda a=a: linalg.lu(a)[1:], wanted[1:], dtype)
-        agrees(lambda a=a: linalg.lu(a)[0], wanted[0], wanted[0].dtype.name)  # a permutation is real
-        agrees(lambda a=a: linalg.lu(a, permute_l=True), [wanted[0] @ wanted[1], wanted[2]], dtype)
+        expected = [np.stack(blocks) for blocks in zip(*map(scipy.linalg.lu, a), strict=True)]
+        agrees(lambda a=a: linalg.lu(a)[1:], expected[1:], dtype)
+        agrees(lambda a=a: linalg.lu(a)[0], expected[0], expected[0].dtype.name)  # a permutation is real
+        agrees(lambda a=a: linalg.lu(a, permute_l=True), [expected[0] @ expected[1], expected[2]], dtype)
     a, b = make(2, 5, 5, dtype=dtype), make(2, 5, 3, dtype=dtype, seed=1)
     for trans, op in ((0, a), ("T", a.swapaxes(1, 2)), (2, a.swapaxes(1, 2).conj())):
         solve = lambda trans=trans: linalg.lu_solve(linalg.lu_factor(a), b, trans)
@@ -94,8 +94,8 @@ def test_structured_matrices() -> None:
 @pytest.mark.parametrize("size", [1e-3, 1, 30])
 def test_exponential(size: float, dtype: str) -> None:
     a = (make(3, 4, 4, dtype=dtype) * np.array([size, 0, size / 7])[:, None, None]).astype(dtype)
-    wanted = scipy.linalg.expm(a.astype(np.result_type(dtype, "float64")))
-    agrees(lambda: linalg.expm(a), wanted, dtype)
+    expected = scipy.linalg.expm(a.astype(np.result_type(dtype, "float64")))
+    agrees(lambda: linalg.expm(a), expected, dtype)
     upper = np.triu(a)
     agrees(lambda: vf.jit(linalg.expm, static_argnames="upper_triangular")(upper, upper_triangular=True), scipy.linalg.expm(upper), dtype)
 

@@ -418,10 +418,10 @@ def constrained_function(
 
 
 def sharding_for(placement: Any) -> Sharding:
-    """Resolve a placement to a sharding: that of a device is of this alone.
+    """Resolve a placement to a sharding.
 
-    That of a `PartitionSpec`, or of an `AbstractMesh` with its axes, is of the current mesh; a `Format` has its own. Raises `ArgumentError`
-    for a spec without a mesh, and `ArgumentTypeError` for what is no placement.
+    That of a device has this device alone; that of a `PartitionSpec`, or of an `AbstractMesh` with its axes, is of the current mesh; a
+    `Format` has its own. Raises `ArgumentError` for a spec without a mesh, and `ArgumentTypeError` for what is no placement.
     """
     if isinstance(placement, Device) and placement.sharding is None:
         return SingleDeviceSharding(placement)
