@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.count_lines import ROOT, count
+from tools.count_lines import ROOT, count, lines_of_others
 
 pytestmark = pytest.mark.usefixtures("no_collections")
 
@@ -66,3 +66,10 @@ def test_counts_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text(SOURCE)
     assert count(path) == {"files": 1, "lines": 15, "docstrings": 3, "imports": 1, "code": 6}
+
+
+def test_lines_that_a_commit_did_not_have() -> None:
+    body = "class A:\n    def old(self):\n        pass\n\n    @property\n    def new(self):\n        pass\n\n\ndef old():\n    pass\n"
+    assert lines_of_others(body, {"A", "old", "new"}) == 0
+    assert lines_of_others(body, {"A", "old"}) == 4  # its decorator, two lines, an empty one
+    assert lines_of_others(body, {"old"}) == 11  # of the class 7, and 2 empty ones: more than half of the source

@@ -1,16 +1,21 @@
 """Count the package's lines: `python tools/count_lines.py [DEPTH]`.
 
-Prints the totals for each sub-package, and their sum.
+Prints the totals for each sub-package, and their sum. `--since COMMIT` prints the lines of what a commit did not have, too: of functions and
+classes whose names occur nowhere in its package, and of all of a module of which they are more than half. So a renamed function counts as
+new, and what an old one has gained as old.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
 import statistics
-import sys
+import subprocess
+import tarfile
 import tokenize
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent / "volta_fn"
@@ -46,19 +51,59 @@ def count(path: Path) -> Counter[str]:
     return Counter(files=1, lines=len(source.splitlines()), **rest)
 
 
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def names_at(commit: str) -> set[str]:
+    """Return the names of all functions, methods and classes that the package had at a commit."""
+    archive = subprocess.run(["git", "archive", commit, ROOT.name], cwd=ROOT.parent, stdout=subprocess.PIPE, check=True).stdout
+    names = set()
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        for member in files:
+            if member.name.endswith(".py") and (file := files.extractfile(member)):
+                names.update(node.name for node in ast.walk(ast.parse(file.read())) if isinstance(node, _DEFINITIONS))
+    return names
+
+
+def lines_of_others(source: str, names: set[str]) -> int:
+    """Count the lines of functions and classes with other names than these, and the empty ones after them.
+
+    Where that is more than half of a source, all of it counts.
+    """
+
+    def within(body: Sequence[ast.stmt], empty: int) -> int:
+        total = 0
+        for node in body:
+            if isinstance(node, _DEFINITIONS) and node.name not in names:
+                total += len(lines(node)) + len(node.decorator_list) + empty
+            elif isinstance(node, ast.ClassDef):
+                total += within(node.body, empty=1)
+        return total
+
+    new, everything = within(ast.parse(source).body, empty=2), len(source.splitlines())
+    return everything if 2 * new > everything else new
+
+
 def main() -> None:
-    """Print a row for each sub-package (at the depth given, default 1), and the total."""
-    depth = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    """Print a row for each sub-package, and the total."""
+    parser = argparse.ArgumentParser(description="Count the package's lines.")
+    parser.add_argument("depth", nargs="?", type=int, default=1, help="the depth of the sub-packages (default %(default)s)")
+    parser.add_argument("--since", metavar="COMMIT", help="also count what a commit did not have")
+    options = parser.parse_args()
+    names = names_at(options.since) if options.since else set()
     rows: dict[str, Counter[str]] = {}
     lengths = []
     for path in sorted(ROOT.rglob("*.py")):
         counted = count(path)
         lengths.append(counted["lines"])
-        name = "/".join(path.relative_to(ROOT).parts[:-1][:depth]) or "."
+        if options.since:
+            counted["new"] = lines_of_others(path.read_text(), names)
+        name = "/".join(path.relative_to(ROOT).parts[:-1][: options.depth]) or "."
         rows[name] = rows.get(name, Counter()) + counted
-    print(f"{'':32}{'files':>7}{'lines':>8}{'code':>8}{'imports':>8}{'docs':>8}")
+    columns = {"files": 7, "lines": 8, "code": 8, "imports": 8, "docstrings": 11} | ({"new": 8} if options.since else {})
+    print(" " * 32 + "".join([f"{name:>{width}}" for name, width in columns.items()]))
     for name, row in [*rows.items(), ("all", sum(rows.values(), Counter()))]:
-        print(f"{name:32}{row['files']:7}{row['lines']:8}{row['code']:8}{row['imports']:8}{row['docstrings']:8}")
+        print(f"{name:32}" + "".join([f"{row[column]:{width}}" for column, width in columns.items()]))
     print(f"median file {statistics.median(lengths):.0f} lines, longest {max(lengths)}")
 
 
