@@ -443,6 +443,15 @@ def test_a_jitted_function_takes_saved_arguments_apart() -> None:
     np.testing.assert_array_equal(by_w, np.asarray(x).T @ np.asarray(g))
 
 
+def test_saved_arguments_outlive_the_callers_arrays() -> None:
+    x, w = jnp.arange(3.0), jnp.arange(3.0) + 1
+    pull_back = vf.vjp(lambda x, w: x * w, x, w)[1]
+    x.delete()
+    vf.jit(lambda w: w + 1, donate_argnums=0)(w)
+    by_x, by_w = pull_back(np.ones(3, "float32"))
+    assert (by_x.tolist(), by_w.tolist()) == ([1, 2, 3], [0, 1, 2])
+
+
 def test_arguments_that_share_memory_are_told_apart() -> None:
     x = jnp.arange(9.0).reshape(3, 3)
     _, pull_back = vf.vjp(lambda x, y: x @ y, x, x.T)
