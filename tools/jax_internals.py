@@ -37,7 +37,7 @@ FILES = (
 )
 #: The public modules whose names a private module has, if it is not that of the same name.
 PUBLIC = {
-    "api": ("jax",),
+    "api": ("jax", "volta_fn.ad"),
     "array": ("jax",),
     "core": ("jax.extend.core", "jax.core", "jax.errors", "jax"),
     "checkify": ("jax.experimental.checkify",),

@@ -4,3 +4,4 @@ from volta_fn.transforms.grad import DidntWant as DidntWant
 from volta_fn.transforms.grad import DontWant as DontWant
 from volta_fn.transforms.grad import GradRef as GradRef
 from volta_fn.transforms.grad import GradValue as GradValue
+from volta_fn.transforms.grad import NotNeeded as NotNeeded

@@ -87,6 +87,16 @@ def test_eval_shape_of_a_jitted_function() -> None:
     assert vf.jit(lambda x: x @ x).eval_shape(vf.ShapeDtypeStruct((2, 2), "float16")) == vf.ShapeDtypeStruct((2, 2), "float16")
 
 
+def test_a_description_is_an_argument_within_eval_shape_alone() -> None:
+    struct = vf.ShapeDtypeStruct((30, 3), "float32")
+    product = vf.jit(lambda x, y: x @ y.T)
+    assert vf.eval_shape(lambda y: product(struct, y), vf.ShapeDtypeStruct((2, 3), "float32")) == vf.ShapeDtypeStruct((30, 2), "float32")
+    inner = vf.jit(lambda y: product(struct, y))  # whose program would be kept for calls with numbers
+    for call in (inner, vf.jit(inner), lambda y: vf.eval_shape(inner, y), lambda y: product(struct, y)):
+        with pytest.raises(ArgumentTypeError, match="ShapeDtypeStruct, which is no array"):
+            call(np.ones((2, 3), np.float32))
+
+
 def test_descriptions_of_arrays() -> None:
     struct = vf.ShapeDtypeStruct.like(np.ones((2, 3), np.int8))
     assert (struct.shape, struct.dtype, len(struct)) == ((2, 3), np.int8, 2)

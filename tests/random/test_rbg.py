@@ -62,6 +62,18 @@ def test_the_next_key_of_the_generator() -> None:
     assert lax.rng_bit_generator(key, (7,))[0].tolist() == jax.lax.rng_bit_generator(key, (7,))[0].tolist()
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "uint64"])
+def test_two_words_of_64_bits_are_a_key(dtype: str) -> None:
+    key = np.array([123456789012345678, 2**32 - 1], np.uint64)
+    with jax.enable_x64(True):
+        following, bits = jax.lax.rng_bit_generator(key, (5, 7), dtype, algorithm=2)
+    for transform in (lambda f: f, vf.jit):
+        ours = transform(lambda key: lax.rng_bit_generator(key, (5, 7), dtype, algorithm=2))(key)
+        assert [o.dtype.name for o in ours] == ["uint64", dtype]
+        np.testing.assert_array_equal(ours[0], following)
+        np.testing.assert_array_equal(ours[1], bits)
+
+
 def test_mapping_gives_what_a_loop_gives() -> None:
     keys = random.split(random.key(5, impl="rbg"), 3)
     draw = vf.jit(lambda key: random.normal(key, (2,)))

@@ -180,3 +180,28 @@ def test_the_function_is_traced_once_per_type() -> None:
     for shape in ((2,), (2,), (3,), (2,)):
         gradient(jnp.ones(shape))
     assert traces == [(2,), (3,)]
+
+
+def test_the_forward_pass_calls_the_function_rather_than_a_rule_that_saves() -> None:
+    # The function and the rule differ here, so that results tell which was called.
+    def function_of(optimize_remat: bool) -> Any:
+        f = vf.custom_vjp(jnp.tan)
+        f.defvjp(lambda x: (jnp.sin(x), (x, jnp.exp(x))), lambda saved, g: (jnp.cos(saved[0]) * g,), optimize_remat=optimize_remat)
+        return f
+
+    x = np.float32(0.7)
+    for optimize_remat, wrap, expected in (
+        (True, vf.checkpoint, np.tan(x)),
+        (True, lambda f: vf.checkpoint(vf.jit(f)), np.tan(x)),
+        (True, lambda f: f, np.sin(x)),
+        (False, vf.checkpoint, np.sin(x)),
+    ):
+        f = wrap(function_of(optimize_remat))
+        for transform in (lambda g: g, vf.jit, lambda g: lambda x: [r[0] for r in vf.vmap(g)(x[None])]):
+            value, gradient = transform(vf.value_and_grad(f))(jnp.asarray(x))
+            np.testing.assert_allclose(value, expected, rtol=1e-6)
+            np.testing.assert_allclose(gradient, np.cos(x), rtol=1e-6)
+    # Nor does it compute residuals.
+    program = vf.make_jaxpr(lambda x: vf.vjp(vf.checkpoint(function_of(True)), x)[0])(x)
+    assert "tan" in str(program)
+    assert "exp" not in str(program)

@@ -12,7 +12,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
-from volta_fn.errors import ShapeError, TreeError
+from volta_fn.errors import LeakedTracerError, ShapeError, TreeError
 
 ROWS = np.linspace(0.2, 1.0, 4)
 A, B = np.float64(0.7), np.float64(0.2)
@@ -130,3 +130,41 @@ def test_custom_gradient_of_one_argument_and_of_trees() -> None:
     f = vf.custom_gradient(lambda tree: ((tree["a"] * 2, tree["b"]), lambda cts: ({"a": cts[1], "b": cts[0]},)))
     result = vf.grad(lambda tree: sum(w * o for w, o in zip((3, 4), f(tree), strict=True)))({"a": 1.0, "b": 2.0})
     assert (result["a"], result["b"]) == (4, 3)
+
+
+# Rules that close over a mapped value, in calls whose arguments are not mapped.
+
+
+def scaled_by_row(y: Any, x: Any, reverse: bool) -> Any:
+    """Return x * y, whose derivative by y is 3 x; the rule closes over x."""
+    if reverse:
+        f = vf.custom_vjp(lambda y: x * y)
+        f.defvjp(lambda y: (x * y, (x, y)), lambda saved, g: (3 * saved[0] * g,))
+        return f(y)
+    g = vf.custom_jvp(lambda y: x * y)
+    g.defjvp(lambda primals, tangents: (x * primals[0], 3 * x * tangents[0]))
+    return g(y)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_rules_close_over_mapped_values(reverse: bool) -> None:
+    rows = jnp.arange(3.0)
+    f = lambda y: vf.vmap(lambda x: scaled_by_row(y, x, reverse))(rows)
+    np.testing.assert_array_equal(f(2.0), [0, 2, 4])
+    jacobians = [vf.jacrev] if reverse else [vf.jacrev, vf.jacfwd]
+    for jacobian in jacobians:
+        for transform in (jacobian, lambda f, j=jacobian: vf.jit(j(f))):
+            np.testing.assert_array_equal(transform(f)(2.0), [0, 3, 6])
+        np.testing.assert_array_equal(vf.vmap(jacobian(f))(jnp.ones(2)), [[0, 3, 6]] * 2)
+
+
+def test_a_rule_does_not_read_mapped_values_of_another_vmap() -> None:
+    kept: list[Any] = []
+    rows = jnp.arange(3.0)
+    vf.vmap(lambda x: kept.append(x) or x)(rows)
+    with pytest.raises(LeakedTracerError):
+        vf.vmap(lambda x: scaled_by_row(x, kept[0], False))(rows)
+    # Nested maps of equal sizes: each value is that of its own map.
+    nested = lambda y: vf.vmap(lambda a: vf.vmap(lambda b: scaled_by_row(y, a + 10 * b, False))(rows))(rows)
+    wanted = np.arange(3.0)[:, None] + 10 * np.arange(3.0)
+    np.testing.assert_array_equal(vf.jvp(nested, (2.0,), (1.0,))[1], 3 * wanted)

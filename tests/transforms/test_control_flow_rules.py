@@ -89,6 +89,45 @@ def test_unmapped_values_stay_unmapped() -> None:
     assert [v.aval.shape for v in eqn.outvars] == [(), (WIDTH,), (3, WIDTH), (LENGTH,)]
 
 
+def test_what_a_mapped_loop_does_not_change_stays_unmapped() -> None:
+    def f(w: Any, x: Any, count: Any) -> Any:
+        return lax.while_loop(lambda c: c[0] < count + 0 * c[3][0], lambda c: (c[0] + 1, times(c[2], c[1]), c[2], c[3]), (0, x, w, H))[1:3]
+
+    xs, counts = XS[:4], np.array([0, 3, 1, 2])
+    mapped = vf.vmap(f, (None, 0, 0), (0, None))
+    expected = np.stack([np.linalg.matrix_power(W, n) @ x for x, n in zip(xs, counts, strict=True)])
+    for g in (mapped, vf.jit(mapped)):
+        values, w = g(W, xs, counts)
+        np.testing.assert_allclose(values, expected, rtol=1e-4)
+        np.testing.assert_array_equal(w, W)
+    one_by_one = lambda w: np.stack(
+        [vf.jvp(lambda w, x=x, n=n: f(w, x, n)[0], (w,), (XS[:WIDTH],))[1] for x, n in zip(xs, counts, strict=True)]
+    )
+    np.testing.assert_allclose(vf.jvp(lambda w: mapped(w, xs, counts)[0], (W,), (XS[:WIDTH],))[1], one_by_one(W), rtol=1e-4)
+    program = vf.make_jaxpr(mapped)(W, xs, counts)
+    (eqn,) = [e for e in program.eqns if e.primitive.name == "while"]
+    assert (WIDTH, WIDTH) in [v.aval.shape for v in eqn.invars]
+    assert (4, WIDTH, WIDTH) not in [v.aval.shape for v in eqn.outvars]
+    # A loop that changes nothing, and whose condition alone is mapped.
+    assert vf.vmap(lambda n, c: lax.while_loop(lambda c: c < n, lambda c: c, c), (0, None), None)(-np.arange(3.0), 5.0) == 5.0
+
+
+def test_what_mapped_branches_forward_stays_unmapped() -> None:
+    def f(x: Any, y: Any, z: Any) -> Any:
+        branches = [lambda x, y, z: (2 * x, y, x, y, 1.0), lambda x, y, z: (3 * x, y, x, z, 1.0), lambda x, y, z: (x, y, x, y, 1.0)]
+        return lax.switch(x, branches, x, y, z)
+
+    mapped = vf.vmap(f, (0, None, None), (0, None, 0, 0, 0))
+    for g in (mapped, vf.jit(mapped)):
+        products, same, xs, either, _ = g(np.arange(3), H + 1, H)
+        assert products.tolist() == [0, 3, 2]
+        assert xs.tolist() == [0, 1, 2]
+        np.testing.assert_array_equal(same, H + 1)
+        np.testing.assert_array_equal(either, np.stack([H + 1, H, H + 1]))
+    by_y = vf.grad(lambda y: sum(o.sum() for o in mapped(np.arange(3), y, H)[1:4:2]))(H + 1)
+    np.testing.assert_array_equal(by_y, np.full(WIDTH, 3.0))
+
+
 def test_derived_programs_are_kept() -> None:
     """Check that differentiating and mapping a function again derives nothing new."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import dtypes, tree
-from volta_fn.ad import DidntWant, DontWant, GradRef, GradValue
+from volta_fn.ad import DidntWant, DontWant, GradRef, GradValue, NotNeeded
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, GradientError, LeakedTracerError, RefError, ShapeError, TreeError
 
@@ -382,6 +383,89 @@ def test_vjp_function_is_a_pytree_of_what_was_saved() -> None:
         np.testing.assert_allclose(compiled(pull_back, {"y": np.float64(2)}), 2 * (np.cos(x) * x + np.sin(x)), rtol=1e-14)
     assert len(traced) == 1
     assert len(tree.leaves(pull_back)) > 0
+
+
+# `VJP.args_res`: the saved arguments, which may be dropped and restored.
+
+
+def test_a_saved_argument_may_be_dropped_and_restored() -> None:
+    x, w = jnp.arange(6.0).reshape(2, 3), jnp.arange(12.0).reshape(3, 4)
+
+    def f(x: Any, w: Any) -> Any:
+        return jnp.sin(1.5 * x) @ w
+
+    g = np.cos(np.arange(8.0, dtype="float32")).reshape(2, 4)
+    expected = jax.vjp(lambda x, w: jax.numpy.sin(1.5 * x) @ w, x.__array__(), w.__array__())[1](g)
+    for function in (f, vf.jit(f), vf.checkpoint(f)):
+        pull_back = vf.vjp(function, x, w)[1]
+        np.testing.assert_array_equal(pull_back.args_res[1], w)
+        pull_back.args_res[1] = None
+        with pytest.raises(ArgumentError, match=re.escape("lacks an argument of type f32[3,4]")):
+            pull_back(g)
+        pull_back.args_res[1] = w.T
+        with pytest.raises(ArgumentError, match=re.escape("type f32[4,3] in place of one of type f32[3,4]")):
+            pull_back(g)
+        for again in (w, np.asarray(w)):
+            pull_back.args_res[1] = again
+            for actual, wanted in zip(pull_back(g), expected, strict=True):
+                np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_arguments_that_are_not_saved_are_marked() -> None:
+    x = {"a": jnp.arange(3.0), "none": None, "b": jnp.ones(3), "n": jnp.arange(3)}
+    pull_back = vf.vjp(lambda x, y: jnp.exp(x["a"]) * x["b"] + y, x, jnp.ones(3))[1]
+    first, second = pull_back.args_res
+    assert first["a"] == first["n"] == second == NotNeeded()
+    np.testing.assert_array_equal(first["b"], np.ones(3))
+    (saved,) = pull_back.opaque_residuals
+    np.testing.assert_allclose(saved, np.exp(np.arange(3.0)) * 1.0, rtol=1e-6)
+    first["b"] = 2 * first["b"]
+    np.testing.assert_allclose(pull_back(np.ones(3, "float32"))[0]["b"], np.exp(np.arange(3.0)), rtol=1e-6)
+
+
+def test_a_jitted_function_takes_saved_arguments_apart() -> None:
+    @vf.jit
+    def forward(x: Any, w: Any) -> Any:
+        value, pull_back = vf.vjp(lambda x, w: x @ w, x, w)
+        pull_back.args_res[1] = None
+        return value, pull_back
+
+    @vf.jit
+    def backward(pull_back: Any, w: Any, g: Any) -> Any:
+        pull_back.args_res[1] = w
+        return pull_back(g)
+
+    x, w, g = jnp.arange(6.0).reshape(2, 3), jnp.arange(12.0).reshape(3, 4), jnp.ones((2, 4))
+    _, pull_back = forward(x, w)
+    assert [leaf.shape for leaf in tree.leaves(pull_back)] == [(2, 3)]
+    by_x, by_w = backward(pull_back, w, g)
+    np.testing.assert_array_equal(by_x, np.asarray(g) @ np.asarray(w).T)
+    np.testing.assert_array_equal(by_w, np.asarray(x).T @ np.asarray(g))
+
+
+def test_saved_arguments_outlive_the_callers_arrays() -> None:
+    x, w = jnp.arange(3.0), jnp.arange(3.0) + 1
+    pull_back = vf.vjp(lambda x, w: x * w, x, w)[1]
+    x.delete()
+    vf.jit(lambda w: w + 1, donate_argnums=0)(w)
+    by_x, by_w = pull_back(np.ones(3, "float32"))
+    assert (by_x.tolist(), by_w.tolist()) == ([1, 2, 3], [0, 1, 2])
+
+
+def test_arguments_that_share_memory_are_told_apart() -> None:
+    x = jnp.arange(9.0).reshape(3, 3)
+    _, pull_back = vf.vjp(lambda x, y: x @ y, x, x.T)
+    by_x, by_y = pull_back(np.eye(3, dtype="float32"))
+    np.testing.assert_array_equal(by_x, x)
+    np.testing.assert_array_equal(by_y, np.asarray(x).T)
+
+
+def test_jitted_functions_return_placeholders() -> None:
+    @vf.jit
+    def f(x: Any) -> Any:
+        return vf.vjp(lambda x, y: x * y, x, x)[1].with_refs(GradValue(), DontWant())(1.0)
+
+    assert f(3.0) == (3.0, DidntWant())
 
 
 # `VJP.with_refs`: gradients by references, and into them.

@@ -325,6 +325,7 @@ def test_partial_of_a_plain_partial_keeps_it_static():
     p = tree.Partial(inner, 3)
     assert (p(), tree.leaves(p)) == (7, [3])
     assert tree.structure(p) == tree.structure(tree.Partial(inner, 4))
+    assert p.func == inner == p.func == tree.Partial(inner, 4).func != functools.partial(inner.func)
     assert tree.map(lambda x: x + 1, p)() == 6
 
 

@@ -209,6 +209,8 @@ def position_in_scope() -> Position | None:
 
 #: Whether cotangents are being computed: then the current position is that of the forward computation, and messages say so.
 in_backward_pass: ContextVar[bool] = ContextVar("in_backward_pass", default=False)
+#: The trace of `eval_shape`: a `ShapeDtypeStruct` stands for an array in a call of a jitted function there.
+eval_shape_trace: ContextVar[Trace | None] = ContextVar("eval_shape_trace", default=None)
 
 
 class JaxprTracer(Tracer):
@@ -539,7 +541,8 @@ def make_jaxpr(
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return the shapes and dtypes of ``fun(*args, **kwargs)`` without computing it.
 
-    The result is a pytree of `ShapeDtypeStruct`. Results that are themselves of this class are returned as they are.
+    The result is a pytree of `ShapeDtypeStruct`. Results that are themselves of this class are returned as they are; in `fun`, jitted
+    functions take them as arguments.
 
     >>> import volta_fn as vf
     >>> vf.eval_shape(lambda x: x.sum(0), vf.ShapeDtypeStruct((1000, 3), "float32"))
@@ -552,7 +555,11 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     @wraps(fun)
     def of_arrays(*args: Any, **kwargs: Any) -> list[Any]:
         nonlocal structure
-        leaves, structure = tree.flatten(fun(*args, **kwargs))
+        token = eval_shape_trace.set(current_trace())
+        try:
+            leaves, structure = tree.flatten(fun(*args, **kwargs))
+        finally:
+            eval_shape_trace.reset(token)
         results[:] = [leaf if isinstance(leaf, ShapeDtypeStruct) else None for leaf in leaves]
         return [leaf for leaf, shape in zip(leaves, results, strict=True) if shape is None]
 

@@ -29,16 +29,17 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, as_value, brief, conversion, library_name
-from volta_fn.core.aval import ShapedArray
+from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.caches import CallCache, clear_all, exact
 from volta_fn.core.devices.device import Device, current_default_device, limit_memory
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.staging import argument_labels, function_name, wraps
-from volta_fn.core.trace import axis_environment, mesh_reads
+from volta_fn.core.staging import argument_labels, eval_shape_trace, function_name, wraps
+from volta_fn.core.trace import axis_environment, current_trace, mesh_reads
 from volta_fn.errors import ArgumentError, ArgumentTypeError, RecompilationWarning, UnhashableStaticError
 from volta_fn.jit.compile import TracedProgram, mesh_key, trace_function
 from volta_fn.jit.eager import SHARDED, forget_kernels
 from volta_fn.lazy_imports import deferred
+from volta_fn.primitives.data_movement.movement import broadcast
 from volta_fn.settings import current as settings
 from volta_fn.source import parameter_names, signature_of, user_location
 
@@ -105,6 +106,9 @@ class Request:
             try:
                 values.append(as_value(leaf))
             except ArgumentTypeError as error:
+                if isinstance(leaf, ShapeDtypeStruct) and eval_shape_trace.get() is current_trace():
+                    values.append(broadcast(np.zeros((), leaf.dtype), leaf.shape))  # its elements are not computed
+                    continue
                 raise (error if isinstance(leaf, np.ndarray) else ArgumentTypeError(self._not_an_array(len(values)))) from None
         return values
 

@@ -20,7 +20,7 @@ from volta_fn.primitives.data_movement.movement import batch_in_front, expand_di
 from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim, slice_in_dim
 from volta_fn.primitives.declare import Elementwise, batch_aligned, broadcast_shapes, elementwise
 from volta_fn.primitives.elementwise.arithmetic import add
-from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.primitives.elementwise.cast import bitcast_convert_type, convert_element_type
 from volta_fn.primitives.elementwise.selection import bitwise_or, lt, shift_left
 from volta_fn.primitives.formulas.ciphers import evaluate_philox_word, evaluate_threefry_word
 
@@ -222,7 +222,7 @@ def rng_bit_generator(
     `volta_fn.random.bits` is the simpler way.
 
     Args:
-        key: four uint32 words: a key's two, and those of a counter, the lower first.
+        key: four uint32 words: a key's two, and those of a counter, the lower first; or two uint64 words, a key and a counter.
         shape: the shape of the bits.
         dtype: an unsigned integer dtype.
         algorithm: Philox-4x32, whose bits are JAX's, or Threefry-2x32.
@@ -237,8 +237,14 @@ def rng_bit_generator(
     Array([ 0, 42,  1,  0], dtype=uint32)
     """
     words, bits_dtype = as_value(key), dtypes.as_dtype(dtype)
+    if words.dtype == np.uint64 and words.shape == (2,):
+        halves = reshape(bitcast_convert_type(words, _UINT32), (4,))
+        following, bits = rng_bit_generator(halves, shape, dtype, algorithm, out_sharding=out_sharding)
+        return bitcast_convert_type(reshape(following, (2, 2)), words.dtype), bits
     if words.dtype != _UINT32 or words.shape != (4,):
-        raise (ShapeError if words.dtype == _UINT32 else DTypeError)(f"rng_bit_generator: the key is uint32[4], got {words.aval}")
+        raise (ShapeError if words.dtype == _UINT32 else DTypeError)(
+            f"rng_bit_generator: the key is uint32[4] or uint64[2], got {words.aval}"
+        )
     if bits_dtype not in dtypes.UNSIGNED:
         raise DTypeError(f"rng_bit_generator: bits are unsigned integers, got dtype {bits_dtype.name}")
     if algorithm not in tuple(RandomAlgorithm):

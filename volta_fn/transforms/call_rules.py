@@ -227,8 +227,10 @@ def _jit_jvp(
 def _jit_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     is_unknown = [trace.is_unknown(a) for a in args]
     known_program, unknown_program, out_unknown = split_call(params["jaxpr"], is_unknown)
-    flat = bind(jit_p, *marked(args, is_unknown, False), **call_params(known_program, params["name"]))
-    residuals = flat[out_unknown.count(False) :]
+    inputs = marked(args, is_unknown, False)
+    flat = bind(jit_p, *inputs, **call_params(known_program, params["name"]))
+    arguments: dict[Any, Array] = dict(zip(known_program.invars, inputs, strict=True))  # rather than results that are their copies
+    residuals = [arguments.get(v, r) for v, r in zip(known_program.outvars, flat, strict=True)][out_unknown.count(False) :]
     recorded = trace.record(jit_p, [*residuals, *marked(args, is_unknown)], call_params(unknown_program, params["name"]))
     return tuple(merge(out_unknown, recorded, flat))
 

@@ -21,7 +21,7 @@ from volta_fn.primitives.call import call_primitive, jit_p, optimization_barrier
 from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.transforms.call_rules import Call, batch_of_call, compose, jit_call, jvp_of_call, transpose_of_call
 from volta_fn.transforms.custom_call import Programs
-from volta_fn.transforms.differentiation import PartialEvalTrace, linear_marks, marked, merge, partial_eval_jaxpr
+from volta_fn.transforms.differentiation import PartialEvalTrace, in_checkpoint, linear_marks, marked, merge, partial_eval_jaxpr
 
 Policy = Callable[..., bool]
 P = ParamSpec("P")
@@ -107,7 +107,11 @@ def _checkpoint_call(settings: dict[str, Any]) -> Call:
 def _jvp(
     primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, **settings: Any
 ) -> tuple[Sequence[Array], Sequence[Any]]:
-    return jvp_of_call(_checkpoint_call(settings), jaxpr, primals, tangents)
+    token = in_checkpoint.set(True)
+    try:
+        return jvp_of_call(_checkpoint_call(settings), jaxpr, primals, tangents)
+    finally:
+        in_checkpoint.reset(token)
 
 
 def _partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:

@@ -384,15 +384,29 @@ def _while_batch(
     if not cond_out_stacked:
         start = [stack_if(s, a, d, axis.size) for s, a, d in zip(stacked, carry, carry_dims, strict=True)]
         return _bind_while(cond, body, cond_front, body_front, start), [0 if s else None for s in stacked]
-    all_stacked = [True] * len(carry)
-    cond = batch_jaxpr(params["cond_jaxpr"], axis, [*cond_stacked, *all_stacked], [True])[0]
-    body = batch_jaxpr(params["body_jaxpr"], axis, [*body_stacked, *all_stacked], all_stacked)[0]
-    start = stacked_in_front(axis, carry, carry_dims)
+    # What no iteration changes is the same for examples that stop and for those that go on.
+    ends = params["body_jaxpr"].outvars, params["body_jaxpr"].invars[len(body_consts) :]
+    is_constant = [not s and out is start for s, out, start in zip(stacked, *ends, strict=True)]
+    constants, all_stacked = marked(carry, is_constant), [True] * is_constant.count(False)
+    cond_marks, body_marks = [[*marks, *[False] * len(constants), *all_stacked] for marks in (cond_stacked, body_stacked)]
+    cond = batch_jaxpr(_with_constants(params["cond_jaxpr"], is_constant, False), axis, cond_marks, [True])[0]
+    body = batch_jaxpr(_with_constants(params["body_jaxpr"], is_constant, True), axis, body_marks, all_stacked)[0]
+    start = stacked_in_front(axis, marked(carry, is_constant, False), marked(carry_dims, is_constant, False))
+    cond_front, body_front = [*cond_front, *constants], [*body_front, *constants]
     if axis.size == 1:  # the only example runs in every iteration: nothing is masked, so that bodies update arrays in place
         outs = _bind_while(_of_the_only(cond), body, cond_front, body_front, start)
     else:
         outs = _run_until_all_stop(cond, body, cond_front, body_front, start)
-    return outs, [0] * len(outs)
+    return merge(is_constant, constants, outs), [None if c else 0 for c in is_constant]
+
+
+@program_cache
+def _with_constants(closed: ClosedJaxpr, is_constant: Sequence[bool], is_body: bool) -> ClosedJaxpr:
+    """Return a condition or body that takes some of the carry as its last constants."""
+    count = len(closed.invars) - len(is_constant)
+    consts, carry = closed.invars[:count], closed.invars[count:]
+    outvars = marked(closed.outvars, is_constant, False) if is_body else closed.outvars
+    return closed.replace(invars=[*consts, *marked(carry, is_constant), *marked(carry, is_constant, False)], outvars=outvars)
 
 
 @program_cache
@@ -572,16 +586,30 @@ def _cond_batch(
         # A branch gets the examples of other branches as constants: their derivatives may be infinite, and zero times infinity is NaN.
         # Operands that are the same for all examples stay as they are; as constants for some examples they would have to be stacked.
         index, operands = front[0], front[1:]
-        all_stacked = [True] * len(branches[0].out_avals)
+        sources = _sources(branches, stacked)
+        forced = [source is None for source in sources]
         results = []
         for number, branch in enumerate(branches):
             mask = eq(index, np.asarray(number, index.dtype))
             branch_operands = [_constant_unless(mask, x) if s else x for x, s in zip(operands, stacked, strict=True)]
-            results.append(eval_jaxpr(batch_jaxpr(branch, axis, stacked, all_stacked)[0], *branch_operands))
-        outs = [select_n(reshape(index, (axis.size, *(1,) * (cases[0].ndim - 1))), *cases) for cases in zip(*results, strict=True)]
-        return outs, [0] * len(outs)
+            results.append(eval_jaxpr(batch_jaxpr(branch, axis, stacked, forced)[0], *branch_operands))
+        outs = [
+            select_n(reshape(index, (axis.size, *(1,) * (cases[0].ndim - 1))), *cases) if source is None else operands[source]
+            for source, cases in zip(sources, zip(*results, strict=True), strict=True)
+        ]
+        return outs, [0 if source is None else None for source in sources]
     batched, out_stacked = _derived(branches, lambda b, forced: batch_jaxpr(b, axis, stacked, forced))
     return bind(cond_p, *front, branches=batched), [0 if s else None for s in out_stacked]
+
+
+def _sources(branches: Branches, stacked: Sequence[bool]) -> list[int | None]:
+    """Return the number of the operand that each result is in all branches, or None.
+
+    It is None for an operand that is not the same for all examples.
+    """
+    numbers = [{v: n for n, v in enumerate(b.invars) if not stacked[n]} for b in branches]
+    operands = [[of.get(v) for of, v in zip(numbers, outs, strict=True)] for outs in zip(*[b.outvars for b in branches], strict=True)]
+    return [of[0] if len(set(of)) == 1 else None for of in operands]
 
 
 def _constant_unless(mask: Array, operand: Array) -> Array:

@@ -23,7 +23,16 @@ from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_f
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.settings import current as settings
 from volta_fn.transforms.custom_call import CustomFunction, Rule, as_tangent, batch_custom_call, check_captured, checked_outputs
-from volta_fn.transforms.differentiation import backward_pass, linear_marks, marked, merge, nonzero_marks, split_tangents, with_zeros
+from volta_fn.transforms.differentiation import (
+    backward_pass,
+    in_checkpoint,
+    linear_marks,
+    marked,
+    merge,
+    nonzero_marks,
+    split_tangents,
+    with_zeros,
+)
 from volta_fn.transforms.grad import derivative_of
 from volta_fn.transforms.vmap import vmap_stacked
 
@@ -125,6 +134,7 @@ class _BatchedRule:
 
     def __init__(self, rule: Any, axis: AxisData, stacked: Sequence[bool]) -> None:
         self.rule, self.axis, self.stacked = rule, axis, list(stacked)
+        self.function = rule.function
 
 
 class _BatchedJvpRule(_BatchedRule):
@@ -210,16 +220,17 @@ class custom_vjp(CustomFunction):  # JAX's name
         super().__init__(fun, nondiff_argnums, nondiff_argnames)
         self.fwd: Callable[..., Any] | None = None
         self.bwd: Callable[..., Any] | None = None
-        self.symbolic_zeros = False
+        self.symbolic_zeros = self.optimize_remat = False
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], symbolic_zeros: bool = False, optimize_remat: bool = False) -> None:
         """Set the rules ``fwd(*args)`` and ``bwd(*nondiff_args, residuals, cotangent)``.
 
         `fwd` returns ``(out, residuals)``, `bwd` a tuple of cotangents. `bwd` returns one cotangent per differentiable argument; None
         stands for zeros, for an argument or a subtree of one. With `symbolic_zeros`, `fwd` gets a `CustomVJPPrimal` for each array, which
-        says whether it is differentiated. `optimize_remat` is accepted for compatibility.
+        says whether it is differentiated. With `optimize_remat`, the forward pass of a `checkpoint` calls the function itself rather than
+        `fwd`, whose residuals are dropped there.
         """
-        self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
+        self.fwd, self.bwd, self.symbolic_zeros, self.optimize_remat = fwd, bwd, symbolic_zeros, optimize_remat
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.fwd is None or self.bwd is None:
@@ -352,6 +363,8 @@ def _jvp_custom_vjp(
     check_captured(tangents, num_captured, "custom_vjp")
     operands, operand_tangents = primals[num_captured:], tangents[num_captured:]
     outs, residuals, backward = rule.forward(operands, nonzero_marks(operand_tangents))
+    if rule.function.optimize_remat and in_checkpoint.get():
+        outs = list(eval_jaxpr(call_jaxpr, *primals))
     differentiable = tuple([type(t) is not Zero or t.aval.dtype != dtypes.float0 for t in operand_tangents])
     avals = tuple([o.aval.tangent_aval() for o in outs])
     is_inexact = [a.dtype != dtypes.float0 for a in avals]

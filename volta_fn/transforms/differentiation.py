@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -42,6 +43,9 @@ from volta_fn.source import Position
 
 #: Rules of primitives whose derivatives need this layer or one above, or that users define.
 jvp_rules, transpose_rules, partial_eval_rules = RuleTable(), RuleTable(), RuleTable()
+
+#: Whether the function of a `checkpoint` is being differentiated: residuals that its rules compute are dropped in the forward pass.
+in_checkpoint: ContextVar[bool] = ContextVar("in_checkpoint", default=False)
 
 # Lists with marks: which values are differentiated, unknown, linear or stacked.
 

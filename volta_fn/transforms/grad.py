@@ -9,9 +9,9 @@ from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, ov
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.arrays.array import Array, as_value, aval_of, brief
+from volta_fn.core.arrays.array import Array, ConcreteArray, as_value, aval_of, brief
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr
 from volta_fn.core.primitive import Zero
 from volta_fn.core.refs import Ref, RefArguments, positions_of_refs, read_all, with_refs_at
 from volta_fn.core.staging import (
@@ -309,8 +309,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
             slots = RefSlots(in_tree, tuple(positions))
             return RefArguments(leaves, positions, "vjp").run(lambda plain: _vjp_of_refs(fun, plain, slots, has_aux))
         linearized = linearize_at(fun, leaves, in_tree, has_aux, "vjp")
-        jitted = fun if isinstance(fun, JittedFunction) else None
-        return linearized.result(VJP(linearized.signature, linearized.program, None, jitted), has_aux)
+        return linearized.result(VJP(*linearized.saved_values(in_tree, None, fun if isinstance(fun, JittedFunction) else None)), has_aux)
 
     return jitted_like(fun, with_pull_back, "vjp", has_aux)(*primals)
 
@@ -329,33 +328,49 @@ def _vjp_of_refs(fun: Callable[..., Any], plain: list[Any], slots: RefSlots, has
         return ((result[0], read_all(refs)), result[1]) if has_aux else (result, read_all(refs))
 
     linearized = linearize_at(pure, *tree.flatten((tuple(plain), {})), has_aux, "vjp")
-    (value, last), *rest = linearized.result(VJP(linearized.signature, linearized.program, slots), has_aux)
+    (value, last), *rest = linearized.result(VJP(*linearized.saved_values(slots.in_tree, slots)), has_aux)
     return (value, *rest), last
+
+
+class _Structure(NamedTuple):
+    """What a `VJP` has besides arrays."""
+
+    signature: Signature
+    #: The linear program, without its constants.
+    jaxpr: Jaxpr
+    #: For each constant, the leaf ``i >= 0`` of the arguments that it is, or ``~k`` for the k-th of the other saved arrays.
+    sources: tuple[int, ...]
+    #: The structure of ``(args, {})``.
+    in_tree: Any
+    #: The positions of references among the arguments, if some are references.
+    slots: RefSlots | None
+    #: The function that is differentiated, if it is jitted: calls of the `VJP` are jitted then.
+    jitted: JittedFunction | None
 
 
 class VJP:
     """The function that `vjp` returns, from result cotangents to those of arguments.
 
     It is a pytree of the values that the forward pass saved, so a jitted function may return it and another may take it.
+
+    Attributes:
+        args_res: the arguments, as a list, with `NotNeeded` in place of arrays that were not saved as they are. Their memory may be freed
+            by ``vjp_fun.args_res[0] = None``; then the argument is to be assigned again before the call.
+        opaque_residuals: the list of the other arrays that were saved.
     """
 
-    def __init__(
-        self, signature: Signature, program: ClosedJaxpr, slots: RefSlots | None = None, jitted: JittedFunction | None = None
-    ) -> None:
-        self._signature = signature
-        self._program = program
-        #: The positions of references among the arguments, if some are references.
-        self._slots = slots
-        #: The function that is differentiated, if it is jitted: calls of this one are jitted then.
-        self._jitted = jitted
+    def __init__(self, static: _Structure, args_res: list[Any], opaque_residuals: list[Any]) -> None:
+        self._static = static
+        self.args_res = args_res
+        self.opaque_residuals = opaque_residuals
 
     def __call__(self, cotangent: Any) -> Any:
         """Return the cotangents of the arguments, as a tuple (float0 zeros for integers).
 
-        Raises `TreeError`, `ShapeError` or `DTypeError` if the cotangent does not fit, and `RefError` if an argument is a reference, whose
-        gradient must be accumulated in a reference (`with_refs`).
+        Raises `TreeError`, `ShapeError` or `DTypeError` if the cotangent does not fit, `ArgumentError` if a value in `args_res` does not,
+        and `RefError` if an argument is a reference, whose gradient must be accumulated in a reference (`with_refs`).
         """
-        if self._slots is not None:
+        if self._static.slots is not None:
             raise RefError("the gradient by a reference must be accumulated into a reference: call vjp_fun.with_refs(...)(cotangent)")
         return self._pull_back(cotangent)
 
@@ -370,31 +385,56 @@ class VJP:
         >>> vf.vjp(lambda x: x * x, 3.0)[1].with_refs(total)(1.0), total
         ((GradRef(),), Ref(7., dtype=float32))
         """
-        slots = self._slots or RefSlots(self._signature.in_tree, ())
+        slots = self._static.slots or RefSlots(self._static.in_tree, ())
         return functools.partial(apply_with_refs, self._pull_back, slots, entries)
 
     def _pull_back(self, cotangent: Any) -> Any:
         # Cotangents of integers are NumPy arrays of dtype float0, which programs cannot return.
-        if self._jitted is not None and current_trace() is EVAL and all(self._signature.differentiable):
-            return self._jitted.transformed("pull back", _call_vjp, same_arguments=False)(self, cotangent)
+        jitted = self._static.jitted
+        if jitted is not None and current_trace() is EVAL and all(self._static.signature.differentiable):
+            return jitted.transformed("pull back", _call_vjp, same_arguments=False)(self, cotangent)
         return _call_vjp(self, cotangent)
+
+    def _program(self) -> ClosedJaxpr:
+        """Return the linear program with the saved values as its constants."""
+        static = self._static
+        arguments: list[Any] = []
+        for structure, argument in zip(tree.treedef_children(tree.treedef_children(static.in_tree)[0]), self.args_res, strict=True):
+            try:
+                arguments += tree.flatten_up_to(structure, argument)
+            except TreeError:  # as of None
+                arguments += [None] * structure.num_leaves
+        constants = []
+        for var, source in zip(static.jaxpr.constvars, static.sources, strict=True):
+            saved = arguments[source] if source >= 0 else self.opaque_residuals[~source]
+            constants.append(saved if isinstance(saved, Array) else _restored(saved, var.aval))
+            if (constants[-1].shape, constants[-1].dtype) != (var.aval.shape, var.aval.dtype):
+                raise ArgumentError(f"args_res of a vjp has an array of type {constants[-1].aval} in place of one of type {var.aval}")
+        return ClosedJaxpr(static.jaxpr, constants)
 
 
 tree.register_pytree_node(
     VJP,
-    lambda vjp_fun: (vjp_fun._program.consts, (vjp_fun._signature, vjp_fun._program.jaxpr, vjp_fun._slots, vjp_fun._jitted)),
-    lambda static, saved: VJP(static[0], ClosedJaxpr(static[1], saved), *static[2:]),
+    lambda vjp_fun: ((vjp_fun.args_res, vjp_fun.opaque_residuals), vjp_fun._static),
+    lambda static, saved: VJP(static, *saved),
 )
 
 
+def _restored(saved: Any, aval: ShapedArray) -> Array:
+    """Return a Python number or NumPy array of `VJP.args_res` as an array."""
+    if saved is None or isinstance(saved, NotNeeded):
+        raise ArgumentError(f"args_res of a vjp lacks an argument of type {aval}, which the derivative needs: assign it before the call")
+    return as_value(saved)
+
+
 def _call_vjp(vjp_fun: VJP, cotangent: Any) -> Any:
-    signature = vjp_fun._signature
+    signature = vjp_fun._static.signature
     leaves, structure = tree.flatten(cotangent)
     if structure != signature.out_tree:
         raise structure_error("the cotangent has the structure of the function's result", signature.out_tree, structure)
     cts = [checked_cotangent(ct, aval) for ct, aval in zip(leaves, signature.out_avals, strict=True)]
     return _argument_cotangents(
-        pull_back(vjp_fun._program, marked(cts, signature.out_nonzero)), signature.differentiable, signature.in_avals, signature.in_tree
+        pull_back(vjp_fun._program(), marked(cts, signature.out_nonzero)), signature.differentiable, signature.in_avals, signature.in_tree
     )
 
 
@@ -449,12 +489,19 @@ class DontWant(_Marker):
     """A destination of `VJP.with_refs`: drop the argument's cotangent."""
 
 
+@tree.register_static
 class GradRef(_Marker):
     """A placeholder for a cotangent that was added to a reference."""
 
 
+@tree.register_static
 class DidntWant(_Marker):
     """A placeholder for a cotangent that was not requested."""
+
+
+@tree.register_static
+class NotNeeded(_Marker):
+    """A placeholder in `VJP.args_res` for an argument that was not saved as it is."""
 
 
 class RefSlots(NamedTuple):
@@ -694,6 +741,23 @@ class PytreeLinearization(NamedTuple):
     aux: Any
     program: ClosedJaxpr
     signature: Signature
+    #: The arguments' leaves as arrays.
+    inputs: list[Array]
+
+    def saved_values(
+        self, in_tree: Any, slots: RefSlots | None, jitted: JittedFunction | None = None
+    ) -> tuple[_Structure, list[Any], list[Any]]:
+        """Return the parts of a `VJP` of arguments of the structure `in_tree`."""
+        references = slots.positions if slots else ()
+        leaves = {_identity(x): i for i, x in enumerate(self.inputs) if i not in references}
+        others: list[Any] = []
+        sources = []
+        for constant in self.program.consts:
+            sources.append(leaves.get(_identity(constant), ~len(others)))
+            others += [constant] if sources[-1] < 0 else []
+        saved = dict(zip(sources, self.program.consts, strict=True))
+        arguments = tree.unflatten(in_tree, [saved.get(i, NotNeeded()) for i in range(in_tree.num_leaves)])[0]
+        return _Structure(self.signature, self.program.jaxpr, tuple(sources), in_tree, slots, jitted), list(arguments), others
 
     def result(self, derivative: Callable[..., Any], has_aux: bool) -> Any:
         """Return the function's value, the derivative, and the auxiliary result if any."""
@@ -714,7 +778,16 @@ def linearize_at(fun: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, h
     outs, aux = function.split(linearization.outs)
     program, out_nonzero = linearization.cut(len(outs))  # aux, which comes after the outputs, needs no derivative
     signature = Signature(in_tree, function.flat.out_tree, in_avals, tuple([o.aval for o in outs]), differentiable, tuple(out_nonzero))
-    return PytreeLinearization(outs, aux, program, signature)
+    return PytreeLinearization(outs, aux, program, signature, values)
+
+
+def _identity(x: Array) -> Any:
+    """Return what aliases of an array share."""
+    if type(x) is not ConcreteArray:
+        return id(x)
+    buffer = x._buffer
+    memory = (buffer.ctypes.data, buffer.strides) if isinstance(buffer, np.ndarray) else id(buffer)
+    return memory, x.aval
 
 
 def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:

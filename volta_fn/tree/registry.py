@@ -320,7 +320,7 @@ class _Opaque:
         return self.function(*args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Opaque) and self.function == other.function
+        return self.function == (other.function if isinstance(other, _Opaque) else other)
 
     def __hash__(self) -> int:
         return hash(self.function)
