@@ -380,16 +380,21 @@ def _read_at_once(array: Any, index: tuple[Any, ...]) -> Array | None:
     """
     if type(array) is not ConcreteArray or type(array._buffer) is not np.ndarray or current_trace() is not EVAL:
         return None
-    if _is_split(array, *index) or settings.sees_results:
+    if array._spec.device.sharding is not None or settings.sees_results:
         return None
     items: list[Any] = []
     arrays = slices = 0
     for item in index:
         kind = type(item)
         if kind is ConcreteArray or kind is np.ndarray:
-            item = item._buffer if kind is ConcreteArray else item
-            # NumPy converts uint64 to int64, which makes the largest indices negative.
-            if type(item) is not np.ndarray or item.dtype.kind not in "iu" or item.dtype == np.uint64 or not 0 < item.size <= _FEW:
+            if kind is ConcreteArray:
+                if item._spec.device.sharding is not None:
+                    return None
+                item = item._buffer
+            if type(item) is not np.ndarray or not 0 < item.size <= _FEW:
+                return None
+            dtype = item.dtype
+            if dtype.kind != "i" and (dtype.kind != "u" or dtype.itemsize == 8):  # NumPy makes the largest uint64 negative
                 return None
             arrays += 1
         elif kind is slice or item is None or item is Ellipsis:

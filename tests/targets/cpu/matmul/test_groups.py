@@ -23,7 +23,8 @@ RNG = np.random.default_rng(0)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 #: Contracted axes of (left, right): matrices as they are, and either or both transposed.
 DIMS = [(((1 - lhs,), (rhs,)), ((), ())) for lhs in (0, 1) for rhs in (0, 1)]
-#: Few rows along either axis, whole and cut tiles, several panels and blocks of k; k of any remainder by a group and by a vector.
+#: Few rows along either axis, whole and cut tiles, several panels and blocks of k, of which tasks share packed panels; k of any remainder
+#: by a group and by a vector; rows in place that share sets of a cache.
 SIZES = [
     (1, 70, 65),
     (2, 300, 33),
@@ -35,6 +36,8 @@ SIZES = [
     (33, 97, 2),
     (20, 18, 1),
     (31, 150, 905),
+    (300, 50, 1603),
+    (40, 20, 2048),
 ]
 #: A row by large matrices, whose rows are read side by side: whole and cut tiles, either operand, rows that share sets of a cache.
 LARGE = [(1, 1337, 100), (1337, 1, 98), (1, 300, 512), (1, 260, 1024)]

@@ -32,7 +32,7 @@ _GROUP = 8  # most panels of A that are packed together where A is contiguous al
 _GROUP_BYTES = 32 << 10  # most bytes of these
 _LARGE, _LARGE_GROUP_BYTES = 256 << 20, 128 << 10  # bytes of A from which on they may have more, and how many
 _APART = 1024  # least bytes between the k of A, where panels have few numbers of a cache line, for which it is packed ahead
-_SET = 2048  # rows with a stride of a multiple of so many bytes share a set of a level-1 cache
+_SET = 2048  # rows with a stride of a multiple of so many bytes share two sets of a level-1 cache, of twice as many one
 
 
 class Packing(enum.Enum):
@@ -69,6 +69,8 @@ class Blocking(NamedTuple):
     pack_columns: Packing
     #: Panels of A that a task packs together.
     row_group: int
+    #: Rows after those of a packed panel of B: the sums with which those of a biased type begin.
+    initial: int = 0
 
     @property
     def tasks(self) -> int:
@@ -91,9 +93,14 @@ class Blocking(NamedTuple):
         return self.rows + (self.taller > 0)
 
     @property
+    def panel_elements(self) -> int:
+        """The size of a packed panel of B."""
+        return self.width * (self.depth + self.initial)
+
+    @property
     def block_elements(self) -> int:
         """The size of a task's packed block of B."""
-        return self.task_columns * self.width * self.depth
+        return self.task_columns * self.panel_elements
 
     def on_stack(self, itemsize: int) -> bool:
         """Return True if a task's packed block of B is small enough for the stack."""
@@ -161,7 +168,7 @@ def choose_blocking(
     return Blocking(
         batch, m, n, k, row_panels=row_panels, taller=m % row_panels, rows=m // row_panels, width=width, column_panels=column_panels,
         depth=depth, blocks=blocks, splits=splits, split_blocks=split_blocks, row_tasks=row_tasks, column_tasks=column_tasks,
-        pack_rows=pack_rows, pack_columns=pack_columns, row_group=group,
+        pack_rows=pack_rows, pack_columns=pack_columns, row_group=group, initial=int(work.biased),
     )  # fmt: skip
 
 
@@ -284,7 +291,7 @@ def _pack_rows(
         return Packing.TASK
     outer, inner = strides[0] * work.itemsize, strides[1] * work.itemsize
     if inner == work.itemsize:
-        return Packing.NONE if rows <= 6 or outer % _SET else Packing.TASK
+        return Packing.NONE if rows <= 6 or outer % (2 * _SET) else Packing.TASK
     if panels[1] == 1 or inner < 512:
         return Packing.NONE
     return Packing.AHEAD if transposed and group < 4 and inner >= _APART and panels[0] > 4 else Packing.TASK
@@ -316,7 +323,7 @@ def offset_of(f: Function, walk: Walk, index: Value) -> Value:
     return f.dotted(f.coordinates(index, walk.sizes), walk.strides)
 
 
-_POINTERS = frozenset({"buffers", "target", "a", "b", "strip", "initial"})
+_POINTERS = frozenset({"buffers", "target", "a", "b", "strip"})
 
 
 def parameters_of(*names: str) -> list[Value]:

@@ -343,8 +343,6 @@ class TileArguments(NamedTuple):
     #: A `BlockState`.
     state: Value
     strip: Value
-    #: The row with which sums begin, where the compute type is biased.
-    initial: Value
 
     def tile(self, work: ComputeType, columns: int) -> ResultTile:
         """Return the tile, without sums."""
@@ -417,9 +415,8 @@ class TileWriter:
         is_raw = self.work.biased and self.blocking.pack_rows is Packing.NONE
         kind = MicroKernel(self.work, rows, tile.columns, None if inner == 1 else outer, inner, b_inner, self.b_inner is None, is_raw)
         source, target = self._addresses(f, arguments, tile, result)
-        initial = [arguments.initial] if self.work.biased else []
         stride = i64(outer * self.work.itemsize)
-        f.run_shared(micro_kernel(kind), arguments.a, stride, arguments.b, arguments.depth, *source, *target, *initial)
+        f.run_shared(micro_kernel(kind), arguments.a, stride, arguments.b, arguments.depth, *source, *target)
 
     def _addresses(
         self, f: Function, arguments: TileArguments, tile: ResultTile, result: TileAddress | None

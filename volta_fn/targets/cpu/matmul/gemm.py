@@ -34,7 +34,7 @@ from volta_fn.targets.cpu.matmul.epilogues import (
     TileWriter,
     combine,
 )
-from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, bias_corrections
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, write_corrections
 from volta_fn.targets.cpu.matmul.packing import PackTasks, RowPacking, Span, StridedOperand, column_sections, pack_panels, row_sections
 from volta_fn.targets.cpu.routine import Launch, Routine, buffer_pointer, entry_point
 
@@ -132,10 +132,15 @@ class Gemm:
     def _packed_bytes(self) -> int:
         blocking = self.blocking
         if blocking.pack_columns is Packing.AHEAD:
-            return blocking.batch * blocking.blocks * blocking.column_panels * blocking.width * blocking.depth * self.work.itemsize
+            return blocking.batch * blocking.blocks * blocking.column_panels * self._panel_bytes
         if blocking.pack_columns is Packing.TASK and not blocking.on_stack(self.work.itemsize):
             return blocking.tasks * blocking.block_elements * self.work.itemsize
         return 0
+
+    @property
+    def _panel_bytes(self) -> int:
+        """The size of a packed panel of B."""
+        return self.blocking.panel_elements * self.work.itemsize
 
     def _partial(self) -> PartialSums:
         blocking = self.blocking
@@ -172,7 +177,7 @@ class Gemm:
         blocking = self.blocking
         number = f.dotted((batch, block, panel), contiguous_strides((blocking.batch, blocking.blocks, blocking.column_panels)))
         start = self._workspace_at(f, buffers, self.packed)
-        return f.at(start, f"[{blocking.width * blocking.depth * self.work.itemsize} x i8]", number)
+        return f.at(start, f"[{self._panel_bytes} x i8]", number)
 
     def _write_packing(self) -> Launch:
         """Write the launch that packs operands ahead: first tasks for B, then for A."""
@@ -198,9 +203,9 @@ class Gemm:
     def _columns_ahead(self, f: Function, buffers: Value) -> _PackAhead:
         """Return the tasks that pack B ahead."""
         blocking, address = self.blocking, partial(self._packed_panel, f, buffers)
-        if self.rhs.in_rows():
-            panel_bytes = blocking.width * blocking.depth * self.work.itemsize
-            row_packing = RowPacking(self.work, blocking, self.rhs, column_sections(blocking, self._width_of(blocking.edge)), panel_bytes)
+        if self.rhs.in_rows() and not self.work.biased:  # tasks of some k cannot store what follows from all of them
+            sections = column_sections(blocking, self._width_of(blocking.edge))
+            row_packing = RowPacking(self.work, blocking, self.rhs, sections, self._panel_bytes)
             return _PackAhead(row_packing.tasks, lambda number: row_packing.write(f, number, partial(self._span, f, buffers), address))
         columns = PackTasks(blocking, blocking.column_panels, _GROUP)
 
@@ -237,7 +242,7 @@ class Gemm:
 
     def _pack_block(self, f: Function, span: Span, panels: tuple[Value, Value], start: Value) -> None:
         """Pack a range of panels of B from `start` on."""
-        panel_type = f"[{self.blocking.width * self.blocking.depth * self.work.itemsize} x i8]"
+        panel_type = f"[{self._panel_bytes} x i8]"
 
         def pack(panel: Value, subspan: Span, k: Value) -> None:
             subspan = subspan._replace(outer=f.binary("mul", panel, i64(self.blocking.width)))
@@ -253,7 +258,13 @@ class Gemm:
             first, end = [f.binary("mul", panel, i64(self.blocking.width)) for panel in panels]
             self.rhs.prefetch(f, subspan._replace(outer=first), f.binary("sub", end, first))
 
+        def correct(panel: Value) -> None:
+            address = f.at(start, panel_type, panel)
+            self._for_width(f, panel, lambda count: f.run_shared(write_corrections(self.work, count), address, span.depth))
+
         pack_panels(f, span, panels, self.rhs.chunk, pack, prefetch)
+        if self.work.biased:
+            each(f, *panels, correct)
 
     def _for_width(self, f: Function, panel: Value, body: Callable[[int], None]) -> None:
         """Call `body` for the panel's number of columns."""
@@ -327,8 +338,7 @@ class Gemm:
             else Value("ptr", "null")
         )
         strip = f.alloca(self.work.type, blocking.tallest * self.tiles.strip_width) if self.tiles.strips else Value("ptr", "null")
-        initial = f.alloca(self.work.type, blocking.task_columns * blocking.width) if self.work.biased else Value("ptr", "null")
-        scratch = _Scratch(column_block, rows, strip, initial)
+        scratch = _Scratch(column_block, rows, strip)
 
         def task(number: Value) -> None:
             sizes = blocking.batch, blocking.splits, blocking.column_tasks, blocking.row_tasks
@@ -363,8 +373,6 @@ class Gemm:
         first, depth = self._block(f, block)
         span = Span(buffers, task.batch, i64(0), first, depth)
         columns = self._columns_of_task(f, task, block, span, scratch)
-        if self.work.biased:
-            self._write_corrections(f, task, columns, depth, scratch.initial)
 
         def row_group(start_row: Value) -> None:
             stop = least(f, f.binary("add", start_row, i64(blocking.row_group)), task.end_row)
@@ -402,21 +410,10 @@ class Gemm:
         if not self._own_stack:
             elements = f"[{blocking.block_elements * self.work.itemsize} x i8]"
             start = f.at(self._workspace_at(f, span.buffers, self.packed), elements, task.number)
-        back = f.binary("mul", task.first_column, i64(-blocking.width * blocking.depth * self.work.itemsize))
+        back = f.binary("mul", task.first_column, i64(-self._panel_bytes))
         start = f.let("ptr", f"getelementptr i8, {start}, {back}")  # panels are numbered from the first of all
         self._pack_block(f, span, (task.first_column, task.end_column), start)
         return start
-
-    def _write_corrections(self, f: Function, task: Task, columns: Value, depth: Value, initial: Value) -> None:
-        """Emit the row with which the sums of a task's columns begin; see `micro_kernel`."""
-        blocking = self.blocking
-
-        def panel(number: Value) -> None:
-            b = f.at(columns, f"[{blocking.width * blocking.depth * self.work.itemsize} x i8]", number)
-            row = f.at(initial, f"[{blocking.width * self.work.itemsize} x i8]", f.binary("sub", number, task.first_column))
-            self._for_width(f, number, lambda width: f.run_shared(bias_corrections(self.work, width), b, depth, row))
-
-        each(f, task.first_column, task.end_column, panel)
 
     def _across(self, f: Function, task: Task, span: Span, a: Value, columns: Value, count: int, state: Value, scratch: _Scratch) -> None:
         """Emit the tiles of a panel of `count` rows of A with the task's columns."""
@@ -429,11 +426,10 @@ class Gemm:
             if blocking.pack_columns is Packing.NONE:
                 b = self.rhs.address(f, span._replace(outer=column))
             else:
-                b = f.at(columns, f"[{blocking.width * blocking.depth * itemsize} x i8]", panel)
+                b = f.at(columns, f"[{self._panel_bytes} x i8]", panel)
             index = f.binary("sub", panel, task.first_column)
             strip = f.at(sums, f"[{blocking.width * strip_itemsize} x i8]", index)
-            initial = f.at(scratch.initial, f"[{blocking.width * itemsize} x i8]", index) if self.work.biased else scratch.initial
-            arguments = TileArguments(span.buffers, task.batch, span.outer, column, span.depth, a, b, task.split, state, strip, initial)
+            arguments = TileArguments(span.buffers, task.batch, span.outer, column, span.depth, a, b, task.split, state, strip)
             self._for_width(f, panel, lambda width: self.tiles.write(f, count, width, arguments))
 
         each(f, task.first_column, task.end_column, column_panel)
@@ -457,9 +453,8 @@ class _PackAhead(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """A task's memory: packed operands, a strip of sums, and what sums begin with."""
+    """A task's memory: packed operands, and a strip of sums."""
 
     columns: Value
     rows: Value
     strip: Value
-    initial: Value

@@ -441,24 +441,23 @@ def micro_kernel(kind: MicroKernel) -> SharedFunction:
     """Return the micro-kernel, a function that adds products to a tile.
 
     Its arguments are A's address and the bytes between its rows, B's address, the number of k, and two tiles, each by its address
-    and the bytes between its rows: the sums so far (null if there are none), and where the sums belong. One of a biased type has another:
-    the address of the row with which the sums begin.
+    and the bytes between its rows: the sums so far (null if there are none), and where the sums belong. One of a biased type begins with
+    what `write_corrections` stores after B.
     """
     work, rows, columns = kind[:3]
     name = f"multiply_{type_name(work)}_{rows}x{columns}_a{'' if kind.a_outer is None else kind.a_outer}_{kind.a_inner}_b{kind.b_inner}"
-    pointers = ("a", "b", "source", "target", "initial")
-    names = ("a", "a_apart", "b", "depth", "source", "source_apart", "target", "target_apart", *(("initial",) if work.biased else ()))
+    pointers = ("a", "b", "source", "target")
+    names = ("a", "a_apart", "b", "depth", "source", "source_apart", "target", "target_apart")
 
     def write(f: Function) -> None:
-        a, a_stride, b, depth, source, source_stride, target, target_stride, *initial_row = f.parameters
+        a, a_stride, b, depth, source, source_stride, target, target_stride = f.parameters
         fresh = f.compare("icmp eq", source, _NULL)
         first, stride = f.select(fresh, target, source), f.select(fresh, target_stride, source_stride)
         f.branch(f.compare("icmp sge", depth, i64(_WORTH_FETCHING)), lambda: _prefetch_tile(f, kind, first, stride))
         view = MatrixView(a, a_stride if kind.a_outer is None else kind.a_outer, kind.a_inner, kind.is_raw)
         initial = [
-            f.load(work.vector, f.at(row, work.type, i64(start)), work.itemsize)
-            for row in initial_row
-            for start in range(0, columns, work.lanes)
+            f.load(work.vector, _element(f, work, b, depth, kind.b_inner, start), work.itemsize)
+            for start in range(0, columns * work.biased, work.lanes)
         ]
         sums = accumulate(f, work, rows, columns, view, MatrixView(b, 1, kind.b_inner), depth, padded=kind.padded, initial=initial)
         flat = [vector for row in sums for vector in row]
@@ -471,28 +470,30 @@ def micro_kernel(kind: MicroKernel) -> SharedFunction:
 
 
 @cache_for_host
-def bias_corrections(work: ComputeType, columns: int) -> SharedFunction:
-    """Return the function that writes the row with which sums of a biased type begin.
+def write_corrections(work: ComputeType, columns: int) -> SharedFunction:
+    """Return the function that stores the row with which sums of a biased type begin.
 
-    Its arguments are the address of packed columns, the number of k, and that of the row, which has full vectors.
+    It lies after a packed panel of B, whose address and number of k are the arguments.
     """
-    vectors = -(-columns // work.lanes)
+    width = columns + -columns % work.lanes
+    starts = range(0, width, work.lanes)
 
     def write(f: Function) -> None:
-        b, depth, target = f.parameters
+        b, depth = f.parameters
 
         def row(k: Value, totals: list[Value]) -> list[Value]:
-            first = f.at(b, f"[{vectors * work.lanes * work.itemsize} x i8]", k)
-            groups = [
-                f.load(vector_of(work.element, work.lanes), f.at(first, work.element, i64(v * work.lanes)), 4) for v in range(vectors)
-            ]
+            groups = [f.load(vector_of(work.element, work.lanes), _element(f, work, b, k, width, start), 4) for start in starts]
             return [bias_of(f, work, x, total) for x, total in zip(groups, totals, strict=True)]
 
-        for v, total in enumerate(f.loop(i64(0), depth, 1, [work.zero()] * vectors, row)):
-            f.store(f.binary("sub", work.zero(), total), f.at(target, work.type, i64(v * work.lanes)), work.itemsize)
+        for start, total in zip(starts, f.loop(i64(0), depth, 1, [work.zero()] * len(starts), row), strict=True):
+            f.store(f.binary("sub", work.zero(), total), _element(f, work, b, depth, width, start), work.itemsize)
 
-    parameters = [Value("ptr", "%b"), Value("i64", "%depth"), Value("ptr", "%target")]
-    return shared_function(f"bias_{type_name(work)}_{columns}", parameters, write)
+    return shared_function(f"bias_{type_name(work)}_{columns}", [Value("ptr", "%b"), Value("i64", "%depth")], write)
+
+
+def _element(f: Function, work: ComputeType, b: Value, k: Value, width: int, column: int) -> Value:
+    """Emit the address of a column in row `k` of a panel of B."""
+    return f.at(f.at(b, f"[{width * work.itemsize} x i8]", k), work.type, i64(column))
 
 
 def _vectors(f: Function, kind: MicroKernel, first: Value, stride: Value) -> list[tuple[int, Value]]:
