@@ -1,6 +1,6 @@
 """Immutable arrays, pure functions and their transforms: `grad`, `jit`, `vmap`, ….
 
-`__init__.pyi` lists all names, which are loaded on first use.
+`__init__.pyi` lists all names, which are loaded on first use. The examples of functions and classes use `import volta_fn as vf`.
 
 >>> import volta_fn as vf
 >>> loss = lambda w, x: vf.numpy.sum((x * w) ** 2)

@@ -285,9 +285,6 @@ class TextDecoder:
         return str(text[len(before) :])
 
 
-# Conversations.
-
-
 class Conversation:
     """Messages between a user and a language model.
 

@@ -49,7 +49,6 @@ def callback(callback: Callable[..., Any], *args: Any, ordered: bool = False, **
 
     See `volta_fn.primitives.call.debug_callback`.
 
-    >>> import volta_fn as vf
     >>> seen = []
     >>> _ = vf.jit(lambda x: vf.debug.callback(seen.append, x) or x * 2)(1.0)
     >>> seen
@@ -64,7 +63,6 @@ def print(fmt: str, *args: Any, ordered: bool = False, partitioned: bool = False
     Of a reference its value is printed. `partitioned` is accepted: an array is printed whole, wherever its parts lie. Raises
     `ArgumentError` if `fmt` names missing arguments, or does not use all arguments, `ArgumentTypeError` if it is not a string.
 
-    >>> import volta_fn as vf
     >>> _ = vf.jit(lambda x: vf.debug.print("x = {}", x) or x)(1.5)
     x = 1.5
     """
@@ -146,7 +144,7 @@ def breakpoint(*, stdin: TextIO | None = None, stdout: TextIO | None = None, **v
     Args:
         stdin, stdout: where commands come from and answers go; by default the terminal.
 
-    >>> import io, volta_fn as vf
+    >>> import io
     >>> answers = io.StringIO()
     >>> def f(x):
     ...     vf.debug.breakpoint(stdin=io.StringIO("p x + 1"), stdout=answers, x=x)
@@ -236,7 +234,6 @@ def nans(*, infs: bool = False) -> Iterator[None]:
     The message has the primitive, the line of the forward computation, the operands' ranges, the iterations of loops, the example that
     `vmap` maps, and what to do. Programs run one equation at a time meanwhile, on their device; other threads' as well.
 
-    >>> import volta_fn as vf
     >>> with vf.debug.nans():
     ...     vf.jit(lambda x: vf.numpy.log(x - 1))(0.5)
     Traceback (most recent call last):
@@ -255,7 +252,6 @@ def indices() -> Iterator[None]:
 
     Programs are traced again in the block, and call back to Python with each index.
 
-    >>> import volta_fn as vf
     >>> with vf.debug.indices():
     ...     vf.jit(lambda x, i: vf.numpy.take(x, i))(vf.numpy.arange(3.0), 5)
     Traceback (most recent call last):
@@ -295,7 +291,6 @@ def health(device: str | Device | None = None) -> Health:
     Not every system tells how much memory a GPU has; `volta_fn.set_memory_limit` sets a limit. See also
     `volta_fn.errors.MemoryGrowthWarning`, which is issued when memory grows from step to step.
 
-    >>> import volta_fn as vf
     >>> vf.debug.health("cpu").status
     'unknown'
     """
@@ -342,7 +337,6 @@ class MonitorStats(NamedTuple):
 class Monitor:
     """Records a device's work; a ``with`` block starts and ends with a checkpoint.
 
-    >>> import volta_fn as vf
     >>> with vf.debug.Monitor("cpu") as monitor:
     ...     x = vf.numpy.arange(3.0).sum()
     ...     _ = monitor.checkpoint("summed")
@@ -433,7 +427,6 @@ def visualize_sharding(shape: Sequence[int], sharding: Sharding, **options: Any)
 
     Options, of colours and widths, are accepted for compatibility. Raises `ShapeError` for other than one or two dimensions.
 
-    >>> import volta_fn as vf
     >>> visualize_sharding((4, 2), vf.sharding.SingleDeviceSharding("cpu"))
     +-------+
     | CPU 0 |
@@ -462,7 +455,6 @@ def visualize_array_sharding(arr: Any, **options: Any) -> None:
 
     In a function that is being traced, as far as it is known. Raises `ShapeError` for other than one or two dimensions.
 
-    >>> import volta_fn as vf
     >>> visualize_array_sharding(vf.numpy.ones(3))
     +-------+
     | CPU 0 |
@@ -474,7 +466,6 @@ def visualize_array_sharding(arr: Any, **options: Any) -> None:
 def inspect_array_sharding(value: Any, *, callback: Callable[[Sharding], None]) -> None:
     """Call a function with an array's sharding: at once, also while tracing.
 
-    >>> import volta_fn as vf
     >>> shardings = []
     >>> inspect_array_sharding(vf.numpy.ones(3), callback=shardings.append)
     >>> shardings

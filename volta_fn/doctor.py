@@ -26,8 +26,6 @@ from volta_fn.runtime.threads import lacks_compiler, may_compile, thread_count
 from volta_fn.settings import value_of
 from volta_fn.signals import run
 
-# Checks.
-
 #: Optional packages and their purposes.
 PACKAGES = {
     "llvmlite": "machine code for the CPU",

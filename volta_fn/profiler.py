@@ -362,7 +362,6 @@ def device_memory_profile(backend: str | None = None) -> bytes:
 
     Each row has a device, the bytes in use, the peak, the bytes held, and the limit. `backend` selects a platform, "cpu" or "gpu".
 
-    >>> import volta_fn as vf
     >>> vf.profiler.device_memory_profile("cpu").decode().splitlines()[0]
     'device...'
     """

@@ -168,7 +168,6 @@ def auto_axes(f: Callable[..., Any] | None = None, /, *, axes: str | Sequence[st
         axes: the axes that become automatic (default: all).
         out_sharding: how the results are split; the call may say it instead, by a keyword of this name.
 
-    >>> import volta_fn as vf
     >>> with vf.make_mesh((1,), ("x",)):
     ...     vf.sharding.auto_axes(lambda x: x + 1)(vf.numpy.ones(2), out_sharding=vf.P("x"))
     Array([2., 2.], dtype=float32)
@@ -184,7 +183,6 @@ def explicit_axes(f: Callable[..., Any] | None = None, /, *, axes: str | Sequenc
         axes: the axes that become explicit (default: all).
         in_sharding: how the arguments are split; the call may say it instead, by a keyword of this name.
 
-    >>> import volta_fn as vf
     >>> with vf.make_mesh((1,), ("x",)):
     ...     vf.sharding.explicit_axes(lambda x: x + 1)(vf.numpy.ones(2), in_sharding=vf.P("x"))
     Array([2., 2.], dtype=float32)
@@ -218,7 +216,6 @@ def use_abstract_mesh(mesh: AbstractMesh) -> Iterator[AbstractMesh]:
 
     Raises `ArgumentError` if the current mesh has another number of devices.
 
-    >>> import volta_fn as vf
     >>> with vf.make_mesh((1,), ("x",)), vf.sharding.use_abstract_mesh(vf.sharding.AbstractMesh((1, 1), ("a", "b"))):
     ...     vf.sharding.get_mesh()
     Mesh('a': 1, 'b': 1)
@@ -336,7 +333,7 @@ def shard_map(
         ArgumentError: a spec names an axis that the mesh lacks, no mesh has devices, or processes would not all come to a collective.
         ProgramMismatchError: the processes compile different programs.
 
-    >>> import numpy as np, volta_fn as vf
+    >>> import numpy as np
     >>> mesh = vf.sharding.Mesh(np.full(2, vf.devices("cpu")[0]), "rows")
     >>> @vf.shard_map(mesh=mesh, in_specs=vf.P("rows"), out_specs=(vf.P("rows"), vf.P()))
     ... def shares(x):
@@ -390,7 +387,7 @@ def smap(f: Callable[..., Any] | None = None, /, *, in_axes: Any = INFERRED, out
     pytree of these that is a prefix of the arguments, or of the result. `shard_map` takes specs instead, and several axes. Raises
     `ArgumentTypeError` for other axes, and what `shard_map` raises.
 
-    >>> import numpy as np, volta_fn as vf
+    >>> import numpy as np
     >>> with vf.sharding.Mesh(np.full(2, vf.devices("cpu")[0]), "rows"):
     ...     vf.sharding.smap(lambda x: vf.lax.psum(x, "rows"), in_axes=0, out_axes=None, axis_name="rows")(vf.numpy.arange(4.0))
     Array([2., 4.], dtype=float32)
@@ -573,7 +570,6 @@ def pmap(
     Raises:
         DeviceError: the mapped axis is longer than there are devices.
 
-    >>> import volta_fn as vf
     >>> vf.pmap(lambda x: vf.lax.psum(x, "i"), axis_name="i")(vf.numpy.ones((1, 3)))
     Array([[1., 1., 1.]], dtype=float32)
     """

@@ -72,7 +72,6 @@ def check_grads(
         DerivativeError: a derivative is wrong. The message names the mode, the element, and both numbers. It is also an `AssertionError`.
         GradientError: no argument or no result has a derivative. ArgumentError: `order` or `modes` are not as above.
 
-    >>> import volta_fn as vf
     >>> vf.test_util.check_grads(vf.numpy.sin, (vf.numpy.array([0.5, 1.0]),), order=2)
 
     A wrong rule raises an error:
@@ -113,7 +112,7 @@ def check_jvp(
 
     Raises as `check_grads`.
 
-    >>> import functools, volta_fn as vf
+    >>> import functools
     >>> vf.test_util.check_jvp(vf.numpy.sin, functools.partial(vf.jvp, vf.numpy.sin), (0.5,))
     """
     function, point, precision = _restricted(f, args, atol, rtol, eps)
@@ -144,7 +143,7 @@ def check_vjp(
 
     Raises as `check_grads`.
 
-    >>> import functools, volta_fn as vf
+    >>> import functools
     >>> vf.test_util.check_vjp(vf.numpy.sin, functools.partial(vf.vjp, vf.numpy.sin), (0.5,))
     """
     function, point, precision = _restricted(f, args, atol, rtol, eps)

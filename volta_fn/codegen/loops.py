@@ -17,8 +17,6 @@ import numpy as np
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.kernel import Constant, Reduce, operands
 
-# Emitting the values of nodes, each once, as far out of the loops as it can be.
-#
 # A `Scope` is a position in a nest of loops: some axes are *bound* to indices. Before a loop is opened, `hoist` emits what the loop's
 # nodes need and what depends on bound axes alone. Targets say how a node is emitted.
 

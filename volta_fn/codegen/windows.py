@@ -1,7 +1,4 @@
-"""Windows.
-
-Sliding ones, those of gathers and scatters, and Winograd's transforms of the products of short ones.
-"""
+"""Sliding windows, those of gathers and scatters, and Winograd's transforms."""
 
 from __future__ import annotations
 
@@ -15,8 +12,6 @@ from volta_fn.compiler.contractions import contiguous_strides
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.convolution import counts_of_windows
 from volta_fn.primitives.data_movement.gather import GatherScatterMode, gather_p
-
-# Windows: sliding ones, and those of gathers and scatters.
 
 #: Sizes of axes, or strides along them.
 Dims = tuple[int, ...]

@@ -381,7 +381,6 @@ class UserContext:
 def make_user_context(default_value: Any = None) -> UserContext:
     """Make a value that functions may read while they are traced.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.config import make_user_context
     >>> factor = make_user_context(2)
     >>> scaled = vf.jit(lambda x: factor.value * x)

@@ -139,7 +139,6 @@ def live_arrays(platform: str | None = None) -> list[Array]:
 
     Python's collector is asked for them, so that this takes as long as a collection.
 
-    >>> import volta_fn as vf
     >>> x = vf.numpy.ones(3)
     >>> any(array is x for array in live_arrays("cpu"))
     True

@@ -55,7 +55,6 @@ def set_xla_metadata(x: Any = None, **kwargs: Any) -> Any:
 
     The attributes have no effect. Raises `ArgumentTypeError` for values that are neither strings, numbers nor booleans.
 
-    >>> import volta_fn as vf
     >>> set_xla_metadata(vf.numpy.ones(2), label="input")
     Array([1., 1.], dtype=float32)
     >>> with set_xla_metadata(label="block"):
@@ -199,7 +198,6 @@ class Format:
 def with_layout_constraint(x: Any, layouts: Any) -> Any:
     """Return `x`: targets choose layouts, and no value depends on them.
 
-    >>> import volta_fn as vf
     >>> with_layout_constraint(vf.numpy.ones(2), Layout((0,)))
     Array([1., 1.], dtype=float32)
     """
@@ -249,7 +247,6 @@ def compute_on(compute_type: str) -> Iterator[None]:
 
     Raises `ArgumentError` for an unknown kind.
 
-    >>> import volta_fn as vf
     >>> with compute_on("device_host"):
     ...     vf.numpy.ones(2) * 2
     Array([2., 2.], dtype=float32)
@@ -300,7 +297,6 @@ def shard_alike(x: Any, y: Any) -> tuple[Any, Any]:
 
     Raises `ShapeError` if their shapes differ.
 
-    >>> import volta_fn as vf
     >>> shard_alike(vf.numpy.ones(1), vf.numpy.zeros(1))
     (Array([1.], dtype=float32), Array([0.], dtype=float32))
     """
@@ -348,7 +344,6 @@ class custom_partitioning:  # JAX's name
     Arrays are split where a function is mapped over shards. `static_argnums` are accepted. Calls before `def_partition` raise
     `ArgumentError`, as in JAX.
 
-    >>> import volta_fn as vf
     >>> @custom_partitioning
     ... def double(x):
     ...     return 2 * x

@@ -762,12 +762,12 @@ def fft_is_faster(x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> bool:
     return 2 * spectral < products * _PRODUCT
 
 
-def of_correlation(c: Correlation, dtypes: Sequence[np.dtype], elements: Sequence[int], *, deep: int = 16) -> IndexedContraction:
+def of_correlation(c: Correlation, dtypes: Sequence[np.dtype], elements: Sequence[int]) -> IndexedContraction:
     """Return a correlation as a contraction.
 
     Rows are images and output positions, columns are outputs, and sums are over taps and channels. `dtypes` and `elements` are
     those of x, w and y. Neighbours in x are neighbours in the indices, too, as a rule; but channels come after taps where there are more
-    output positions than taps, if slices of `deep` channels do not meet different taps.
+    output positions than taps, if slices of 16 channels do not meet different taps.
     """
     axes, (xs, ws, ys) = c.axes, (c.x.strides, c.w.strides, c.y.strides)
     bounded = [i for i, axis in enumerate(axes) if not axis.inside]
@@ -777,7 +777,7 @@ def of_correlation(c: Correlation, dtypes: Sequence[np.dtype], elements: Sequenc
     sums = [[xs[2], *_times(by_tap, xs[3:])], *_coordinates(by_tap, bounded), [ws[2], *ws[3:]]]
     if xs[1] < xs[-1]:
         positions, rows = _first_last(positions), [_first_last(walk) for walk in rows]
-    if xs[2] < xs[-1] or (c.channels % deep == 0 and axes[-1].taps <= axes[-1].positions):
+    if xs[2] < xs[-1] or (c.channels % 16 == 0 and axes[-1].taps <= axes[-1].positions):
         terms, sums = _first_last(terms), [_first_last(walk) for walk in sums]
     (rows_y,) = merged(positions, rows[-1:])
     rows_x, *outer = merged(positions, rows[:-1])

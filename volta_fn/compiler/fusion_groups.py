@@ -38,8 +38,6 @@ from volta_fn.dtypes import INEXACT
 from volta_fn.primitives.data_movement.movement import iota_p
 from volta_fn.primitives.elementwise import arithmetic, selection
 
-# Groups: kernels under construction.
-#
 # A group is a loop over *axes*. Every variable that it computes has an *index*: where in the loop it is computed. A variable that it only
 # reads may have one too, which then proposes where to compute its consumers. Indices of views follow from those of what they show
 # (`Group.find_index`); an axis is split where a reshape cuts through it.

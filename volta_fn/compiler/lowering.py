@@ -1,6 +1,7 @@
 """Lower equations to kernels: their values at each iteration of a loop as nodes.
 
-A `Loop` collects the nodes of one kernel; loops that are equal up to the names of variables are lowered once.
+A `Loop` is a kernel before lowering, and `lower_loop` makes the kernel of it. Loops that are equal up to the names of variables are lowered
+once (`LoweringCache`).
 """
 
 from __future__ import annotations
@@ -39,8 +40,6 @@ from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 from volta_fn.core.primitive import reduction_of
 from volta_fn.primitives.data_movement.movement import reshape_p
 
-# Kernels of equations: their values at each iteration of a loop as scalar nodes.
-#
 # A `Loop` says at which index each equation is computed (its *steps*, in program order). Operands are then pulled at the index that the
 # equation asks for: literals become constants, views become other indices of what they view, earlier steps are read directly, and
 # anything else is loaded from memory.
@@ -436,9 +435,6 @@ def _signature(loop: Loop, views: Mapping[Var, Equation]) -> tuple[Any, list[Var
     for var, index in loop.outputs:
         key.append((numbers[var], index))
     return tuple(key), list(numbers)
-
-
-# Single equations as kernels.
 
 
 def as_kernel(eqn: Equation) -> KernelCall | None:

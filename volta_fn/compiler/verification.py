@@ -40,8 +40,6 @@ from volta_fn.errors import CompilerError, JaxprError, VoltaError
 from volta_fn.primitives.loops import cond_p, while_p
 from volta_fn.primitives.scan import scan_p
 
-# Verify programs after each pass: bindings, types, effects.
-
 #: The effectful equations of a program in order, and those of the programs of control flow.
 Effects = tuple[Any, ...]
 

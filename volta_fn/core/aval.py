@@ -64,7 +64,7 @@ def numpy_dtype_promotion(new_val: Mode) -> contextlib.AbstractContextManager[No
 
     Raises `ArgumentError` for another mode.
 
-    >>> import numpy as np, volta_fn as vf
+    >>> import numpy as np
     >>> w, data = vf.numpy.ones(2), np.ones(2)
     >>> with vf.numpy_dtype_promotion("strict"):
     ...     w * 2.0, w * data
@@ -88,7 +88,6 @@ def set_numpy_dtype_promotion(new_val: Mode | None) -> None:
 
     None goes back to the default, which warns once. The variable VOLTA_NUMPY_DTYPE_PROMOTION chooses for a process, too.
 
-    >>> import volta_fn as vf
     >>> vf.set_numpy_dtype_promotion("standard")
     """
     global _process_mode, _warned

@@ -107,9 +107,6 @@ class Finalized(Generic[V]):
             yield reference.key
 
 
-# A bounded cache, which evicts the least recently used values.
-
-
 class LruCache(Generic[V]):
     """A mapping that retains its `most` most recently used values."""
 
@@ -141,9 +138,6 @@ class LruCache(Generic[V]):
         """Forget all values."""
         with self._lock:
             self._values.clear()
-
-
-# Keys.
 
 
 def exact(value: Any) -> Any:

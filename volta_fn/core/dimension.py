@@ -583,7 +583,6 @@ class _Solver:
         self._simple: dict[Monomial, Bounds] = {}
         self._joint: list[Combination] = []
         self._seen: set[Monomial] = set()
-        self._explicit = inequalities
         self._budget = _MOST
         for inequality in inequalities:
             self._add(_combination(inequality))

@@ -19,9 +19,7 @@ from volta_fn.errors import DeviceError, JaxprError, VoltaError
 from volta_fn.lazy_imports import deferred
 from volta_fn.source import NameStack, Position, SourceInfo, SourceLocation, portable
 
-# Jaxprs: typed programs in A-normal form, as data.
-#
-# Transforms build and rewrite them; targets run them.
+# Transforms build and rewrite jaxprs; targets run them.
 #
 # A jaxpr is a list of *equations*, each applying one primitive to *atoms* (variables or literals) and binding new variables.
 
@@ -346,7 +344,6 @@ class ClosedJaxpr:
 
         It has no colors, whatever `use_color` says, and JAX's other `options` have no effect.
 
-        >>> import volta_fn as vf
         >>> print(vf.make_jaxpr(lambda x: x * 2)(1.0).pretty_print(source_info=True))
         { lambda ; a:f32[]. let
             b:f32[] = mul a 2.0:f32[]  # ...
@@ -515,9 +512,6 @@ def _format_param(value: Any, indent: int, sources: bool) -> str:
     return getattr(value, "__name__", None) or str(value)
 
 
-# Interpretation of a program over values of any kind.
-
-
 def interpret_jaxpr(
     closed: ClosedJaxpr,
     inputs: Sequence[T],
@@ -552,7 +546,6 @@ def check_jaxpr(jaxpr: ClosedJaxpr | Jaxpr) -> None:
     Every variable is bound once, before its uses; every equation's results have the types that the primitive's abstract rule derives from
     its operands; the outputs are bound; nested programs are well formed too. The message names the equation and the user's line.
 
-    >>> import volta_fn as vf
     >>> check_jaxpr(vf.make_jaxpr(vf.lax.sin)(1.0))
     """
     pending: list[ClosedJaxpr | Jaxpr] = [jaxpr]
@@ -645,9 +638,6 @@ def prune_inputs(closed: ClosedJaxpr, candidates: Sequence[bool]) -> tuple[Close
     """Drop the inputs that are `candidates` and unused; mark those that remain."""
     remains = [not c or is_read for c, is_read in zip(candidates, reads_of(closed), strict=True)]
     return closed.replace(invars=[v for v, r in zip(closed.invars, remains, strict=True) if r]), remains
-
-
-# Inlining: calls are replaced by the bodies of the functions that they call.
 
 
 def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, retained: Container[Primitive] = ()) -> ClosedJaxpr:

@@ -55,7 +55,6 @@ class Ref(Typed):
     ``ref[index]`` reads and ``ref[index] = value`` writes, with NumPy's indices; ``ref[...]`` is all of the array. A reference is no
     array: it has a shape and a dtype, which stay, and no arithmetic.
 
-    >>> import volta_fn as vf
     >>> ref = vf.new_ref(vf.numpy.zeros(3))
     >>> ref[1] += 2.0
     >>> ref
@@ -211,7 +210,6 @@ def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None)
         RefError: `init_val` is a reference.
         ArgumentError: another `kind`.
 
-    >>> import volta_fn as vf
     >>> total = vf.new_ref(0)
     >>> _ = vf.lax.fori_loop(0, 5, lambda i, _: total.__setitem__(..., total[...] + i), None)
     >>> total
@@ -230,7 +228,6 @@ def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
 
     JAX leaves its contents undefined until they are written; here they are zeros. `memory_space` is accepted for compatibility.
 
-    >>> import volta_fn as vf
     >>> ref = vf.empty_ref(vf.ShapeDtypeStruct((2,), "float32"))
     >>> ref[0] = 3.0
     >>> ref
@@ -245,7 +242,6 @@ def free_ref(ref: Ref) -> None:
 
     Raises `RefError` outside of the traced function that made it, and if it was given up before.
 
-    >>> import volta_fn as vf
     >>> ref = vf.new_ref(1.5)
     >>> vf.free_ref(ref)
     >>> ref
@@ -259,7 +255,6 @@ def freeze(ref: Ref) -> Array:
 
     Raises `RefError` outside of the traced function that made it.
 
-    >>> import volta_fn as vf
     >>> vf.freeze(vf.new_ref(1.5))
     Array(1.5, dtype=float32)
     """
@@ -283,7 +278,6 @@ def set(ref: Ref, idx: Any, value: Any) -> None:
 def swap(ref: Ref, idx: Any, value: Any) -> Array:
     """Write ``ref[idx] = value`` and return the old value.
 
-    >>> import volta_fn as vf
     >>> ref = vf.new_ref(vf.numpy.arange(3.0))
     >>> vf.ref.swap(ref, 2, 9.0), ref
     (Array(2., dtype=float32), Ref([0., 1., 9.], dtype=float32))
@@ -296,7 +290,6 @@ def swap(ref: Ref, idx: Any, value: Any) -> Array:
 def addupdate(ref: Ref, idx: Any, x: Any) -> None:
     """Add `x` to ``ref[idx]``; where the index repeats, the terms add up.
 
-    >>> import volta_fn as vf
     >>> ref = vf.new_ref(vf.numpy.zeros(2))
     >>> vf.ref.addupdate(ref, vf.numpy.array([1, 1]), 2.0)
     >>> ref

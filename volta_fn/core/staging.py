@@ -506,7 +506,6 @@ def make_jaxpr(
     Arguments may be arrays or `ShapeDtypeStruct`; those at `static_argnums` are constants. `axis_env` has the names and sizes of axes
     for collectives. With `return_shape` the result is a pair of the program and the shapes and dtypes of the results.
 
-    >>> import volta_fn as vf
     >>> vf.make_jaxpr(lambda x: vf.lax.sin(x) * 2.0)(1.0)
     { lambda ; a:f32[]. let
         b:f32[] = sin a
@@ -544,7 +543,6 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     The result is a pytree of `ShapeDtypeStruct`. Results that are themselves of this class are returned as they are; in `fun`, jitted
     functions take them as arguments.
 
-    >>> import volta_fn as vf
     >>> vf.eval_shape(lambda x: x.sum(0), vf.ShapeDtypeStruct((1000, 3), "float32"))
     ShapeDtypeStruct(shape=(3,), dtype=float32)
     """
@@ -593,7 +591,6 @@ class named_scope(ContextDecorator):  # JAX's name
     Equations that are traced in it carry the name with their line, as `make_jaxpr(f)(x).pretty_print(source_info=True)`, `explain` and
     traces of the profiler show. Names of nested blocks are joined by slashes.
 
-    >>> import volta_fn as vf
     >>> def f(x):
     ...     with vf.named_scope("layer"):
     ...         return vf.numpy.tanh(x)
@@ -624,7 +621,6 @@ def named_call(fun: Callable[..., Any] | None = None, *, name: str | None = None
 
     `name` is by default that of the function. Without a function, return a decorator.
 
-    >>> import volta_fn as vf
     >>> vf.make_jaxpr(vf.named_call(vf.numpy.tanh, name="squash"))(1.0).eqns[0].source.scope
     'squash'
     """
@@ -644,7 +640,6 @@ def named_call(fun: Callable[..., Any] | None = None, *, name: str | None = None
 def ensure_compile_time_eval() -> Iterator[None]:
     """Evaluate operations on concrete arrays in a block of a traced function.
 
-    >>> import volta_fn as vf
     >>> @vf.jit
     ... def f(x):
     ...     with vf.ensure_compile_time_eval():

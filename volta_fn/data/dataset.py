@@ -406,7 +406,7 @@ def compose(*transforms: Transform | RandomTransform) -> Any:
 
     The chain is a `RandomTransform` if one of them is; each has a key of its own. Raises `ArgumentTypeError` for what is no function.
 
-    >>> import numpy as np, volta_fn as vf
+    >>> import numpy as np
     >>> prepare = vf.data.compose(vf.data.to_float, vf.data.normalize(0.5, 0.25))
     >>> prepare(np.array([0, 255], np.uint8))
     Array([-2.,  2.], dtype=float32)
@@ -432,7 +432,7 @@ def to_float(x: Any) -> Array:
 
     Raises `DTypeError` for other dtypes.
 
-    >>> import numpy as np, volta_fn as vf
+    >>> import numpy as np
     >>> vf.data.to_float(np.array([0, 51, 255], np.uint8))
     Array([0. , 0.2, 1. ], dtype=float32)
     """
@@ -450,7 +450,7 @@ def normalize(mean: Any, std: Any, axis: int = -3) -> Transform:
     The default axis is that of images' channels. Raises `ArgumentError` for a std that is not positive; the transform raises
     `DTypeError` for arrays of integers and `ShapeError` for a size of the axis that is not the sequences' length.
 
-    >>> import numpy as np, volta_fn as vf
+    >>> import numpy as np
     >>> vf.data.normalize([1.0, 2.0], [1.0, 10.0], axis=-1)(np.float32([[3, 22]]))
     Array([[2., 2.]], dtype=float32)
     """
@@ -483,7 +483,7 @@ def one_hot(num_classes: int, dtype: Any = None) -> Transform:
 
     It is `nn.one_hot` with a check: a label that is not in 0 … num_classes - 1 raises `DataError` (unless it is traced).
 
-    >>> import numpy as np, volta_fn as vf
+    >>> import numpy as np
     >>> vf.data.one_hot(3)(np.int32([2, 0]))
     Array([[0., 0., 1.],
            [1., 0., 0.]], dtype=float32)
@@ -506,7 +506,7 @@ def one_hot(num_classes: int, dtype: Any = None) -> Transform:
 def random_horizontal_flip(probability: float = 0.5) -> RandomTransform:
     """Make the random transform that mirrors images left to right.
 
-    >>> import numpy as np, volta_fn as vf
+    >>> import numpy as np
     >>> vf.data.random_horizontal_flip(1.0)(0, np.float32([[[0, 1, 2]]]))
     Array([[[2., 1., 0.]]], dtype=float32)
     """
@@ -530,7 +530,7 @@ def random_crop(padding: int, size: Sequence[int] | None = None, fill: float = 0
     The window's position is uniform; its size, (height, width), is by default the image's. The transform raises `ShapeError` if it is
     larger than the padded image, `ArgumentError` if the images' dtype lacks the value `fill`.
 
-    >>> import numpy as np, volta_fn as vf
+    >>> import numpy as np
     >>> vf.data.random_crop(4)(0, np.ones((16, 3, 32, 32), np.uint8)).shape
     (16, 3, 32, 32)
     """

@@ -22,8 +22,6 @@ from volta_fn.core.aval import check_option
 from volta_fn.data.dataset import ArrayDataset
 from volta_fn.errors import ArgumentError, CorruptFileError, DataError
 
-# Read data files, plain or gzipped, and never more bytes than expected.
-
 Path: TypeAlias = str | os.PathLike[str]
 
 _CHUNK = 1 << 22
@@ -255,7 +253,7 @@ class CSV(ArrayDataset):
         CorruptFileError: too many or too few fields in a line, broken quotes, bytes that are not of the encoding.
         DataError: a field that is not of its column's type, a missing value, no rows at all; the message names line and column.
 
-    >>> import tempfile, volta_fn as vf
+    >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w+", suffix=".csv") as file:
     ...     _ = file.write("price,rooms,city\n1.5,3,Rome\n,2,Oslo\n")
     ...     file.flush()

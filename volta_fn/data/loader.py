@@ -497,7 +497,7 @@ class DataLoader(Generic[Batch]):
 
     An exception in a worker is raised in the loop that consumes the batches. Leaving the loop ends the workers.
 
-    >>> import numpy as np, volta_fn as vf
+    >>> import numpy as np
     >>> loader = vf.data.DataLoader(vf.data.ArrayDataset(np.arange(5, dtype=np.float32)), 2, shuffle=True, key=0)
     >>> for batch in loader:
     ...     print(batch)
@@ -598,7 +598,7 @@ class DataLoader(Generic[Batch]):
 
         The loader's own position does not change.
 
-        >>> import numpy as np, volta_fn as vf
+        >>> import numpy as np
         >>> loader = vf.data.DataLoader(vf.data.ArrayDataset(np.arange(6, dtype=np.int32)), 2)
         >>> list(loader.epoch(0, start=2))
         [Array([4, 5], dtype=int32)]
@@ -644,7 +644,7 @@ class DataLoader(Generic[Batch]):
 
         Raises `ArgumentError` if the state belongs to a loader with other data, batch size, order or key.
 
-        >>> import numpy as np, volta_fn as vf
+        >>> import numpy as np
         >>> loader = vf.data.DataLoader(vf.data.ArrayDataset(np.arange(4, dtype=np.int32)), 1, shuffle=True, key=7)
         >>> for batch in loader:
         ...     break

@@ -25,8 +25,6 @@ from urllib.parse import urlsplit
 from volta_fn.core.devices.distribution import DeviceCall
 from volta_fn.errors import ArgumentError, DistributedError
 
-# The collectives that this process waits for, read by the thread that watches it.
-
 Group = tuple[int, ...]
 
 #: The sequence of the collectives that a device runs.

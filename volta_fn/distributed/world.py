@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -26,10 +26,6 @@ from volta_fn.distributed.watch import DEVICE, FAREWELL_SECONDS, LOOPBACK, Calls
 from volta_fn.errors import ArgumentError, DistributedError, MissingDependencyError, ProgramMismatchError
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.settings import value_of
-
-if TYPE_CHECKING:
-    from volta_fn.distributed.watch import Calls
-
 
 # Buckets: small arrays that are sent together.
 
@@ -502,7 +498,6 @@ def initialize(
         DistributedError: it was called before, or a process cannot be reached.
         ArgumentError: an argument is out of range, or not what MPI says.
 
-    >>> import volta_fn as vf
     >>> vf.distributed.initialize()
     >>> vf.distributed.is_initialized()
     True
@@ -556,7 +551,6 @@ def _check(name: str, expected: int | None, actual: int) -> None:
 def shutdown() -> None:
     """Leave the other processes, once all have come to this; called when Python exits.
 
-    >>> import volta_fn as vf
     >>> vf.distributed.shutdown()
     >>> vf.distributed.is_initialized()
     False
@@ -592,7 +586,6 @@ class Statistics(NamedTuple):
 def statistics() -> Statistics:
     """Return how long overlapped sums took so far, and how much was hidden.
 
-    >>> import volta_fn as vf
     >>> vf.distributed.statistics()
     Statistics(sums=0, seconds=0.0, waited=0.0)
     """

@@ -98,7 +98,6 @@ tree.register_pytree_node(
 def init_error() -> Error:
     """Return the error of no check.
 
-    >>> import volta_fn as vf
     >>> vf.experimental.checkify.init_error().get() is None
     True
     """
@@ -108,7 +107,6 @@ def init_error() -> Error:
 def check_error(error: Error) -> None:
     """Raise `CheckError` if a check failed; inside of `checkify`, check it there.
 
-    >>> import volta_fn as vf
     >>> checkify = vf.experimental.checkify
     >>> error, _ = checkify.checkify(lambda x: 1 / x, errors=checkify.div_checks)(vf.numpy.float32(0))
     >>> checkify.check_error(error)
@@ -206,7 +204,6 @@ def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs
         msg: a message with fields for `fmt_args` and `fmt_kwargs`, which are pytrees of arrays.
         debug: check under `checkify` alone.
 
-    >>> import volta_fn as vf
     >>> vf.experimental.checkify.check(False, "bad value {}", vf.numpy.array(3))
     Traceback (most recent call last):
     volta_fn.errors.CheckError: bad value 3 (`check` failed)...
@@ -354,7 +351,6 @@ def checkify(f: Callable[..., Any], errors: frozenset[ErrorCategory] = user_chec
         errors: what to check: `user_checks` (calls of `check`), `nan_checks`, `div_checks`, `index_checks`, `float_checks`,
             `automatic_checks`, `all_checks`, or a union of them.
 
-    >>> import volta_fn as vf
     >>> checkify = vf.experimental.checkify
     >>> error, _ = checkify.checkify(vf.numpy.log, errors=checkify.nan_checks)(-1.0)
     >>> print(error.get())

@@ -67,7 +67,6 @@ def eval_polymorphic_shape(fun_jax: Callable[..., Any], *, polymorphic_shapes: A
         fun_jax: a function of arrays.
         polymorphic_shapes: as of `convert`.
 
-    >>> import volta_fn as vf
     >>> struct = vf.ShapeDtypeStruct((8, 3), "float32")
     >>> eval_polymorphic_shape(lambda x: x.sum(0), polymorphic_shapes=["b, c"])(struct)
     (ShapeDtypeStruct(shape=(c,), dtype=float32), '(c,)')

@@ -53,7 +53,6 @@ def jet(fun: Callable[..., Any], primals: Sequence[Any], series: Sequence[Any], 
         TreeError, ArgumentError: `series` does not fit `primals`, or its lists differ in length.
         GradientError: an argument is not of floating or complex dtype.
 
-    >>> import volta_fn as vf
     >>> value, derivatives = vf.experimental.jet.jet(vf.numpy.sin, (0.0,), ([1.0, 0.0, 0.0],))
     >>> [float(d) for d in derivatives]
     [1.0, 0.0, -1.0]

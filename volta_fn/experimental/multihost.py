@@ -38,7 +38,6 @@ def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
 
     They are stacked along a new axis 0, one row for each process, or joined along the first axis if `tiled`.
 
-    >>> import volta_fn as vf
     >>> vf.experimental.multihost_utils.process_allgather(vf.numpy.ones(2))
     array([[1., 1.]], dtype=float32)
     """
@@ -103,7 +102,6 @@ def create_device_mesh(
 
     Raises `DeviceError` unless there are as many devices.
 
-    >>> import volta_fn as vf
     >>> vf.experimental.mesh_utils.create_device_mesh((1, 1), vf.devices("cpu")[:1]).shape
     (1, 1)
     """
@@ -138,7 +136,6 @@ def create_hybrid_device_mesh(
 def colocated_cpu_devices(devices_or_mesh: Any) -> Any:
     """Return the CPU's device for each device of a sequence, or of a mesh.
 
-    >>> import volta_fn as vf
     >>> colocated_cpu_devices(vf.devices("cpu"))[0]
     CpuDevice(id=0)
     """
@@ -197,7 +194,6 @@ def _check(actual: Any, promised: Any, label: str) -> None:
 def colocated_python(fun: Callable[..., Any]) -> ColocatedFunction:
     """Let a function run where the devices of its arguments are: in this process.
 
-    >>> import volta_fn as vf
     >>> colocated_python(lambda x: x + 1)(vf.numpy.ones(2))
     Array([2., 2.], dtype=float32)
     """

@@ -349,7 +349,6 @@ def export(fun_jit: Any, *, platforms: Sequence[str] | None = None, disabled_che
         ExportError: the function calls Python, or its programs for several sizes of a symbolic axis are not the same but for sizes.
         UnsupportedError: in JAX's mode, an argument is donated, which some of the platforms support and others do not.
 
-    >>> import volta_fn as vf
     >>> shape = vf.export.symbolic_shape("b, 2")
     >>> exported = vf.export.export(vf.jit(lambda x: x.sum(1)))(vf.ShapeDtypeStruct(shape, "float32"))
     >>> exported.call(vf.numpy.ones((3, 2)))
@@ -442,7 +441,6 @@ def _check(manifest: Any) -> None:
 class Exported:
     """A function with its program, from `export` or `deserialize`.
 
-    >>> import volta_fn as vf
     >>> exported = vf.export.export(vf.jit(lambda x: x * x))(3.0)
     >>> exported.in_avals, exported.has_vjp()
     ((f32[],), True)
@@ -533,7 +531,6 @@ class Exported:
 
         Unless `serialized`, return the program. Raises `ShapeError` if a number in it depends on a symbolic size.
 
-        >>> import volta_fn as vf
         >>> struct = vf.ShapeDtypeStruct(vf.export.symbolic_shape("b"), "float32")
         >>> print(vf.export.export(vf.jit(lambda x: x + 1))(struct).mlir_module())
         { lambda ; a:f32[b]. let

@@ -455,7 +455,6 @@ def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:
     `dimension` is an integer or a symbolic size. The bounds are those that can be proved, and need not be tight.
     Raises `ArgumentTypeError` for anything else.
 
-    >>> import volta_fn as vf
     >>> b, c = vf.export.symbolic_shape("b, c", constraints=["b <= 8"])
     >>> symbolic_dim_bounds(b + c), symbolic_dim_bounds(b % 3)
     ((2, inf), (0, 2))
@@ -497,7 +496,6 @@ def symbolic_args_specs(args: Any, shapes_specs: Any, constraints: Sequence[str]
         shapes_specs: a text for `symbolic_shape`, or None for the argument's own shape; a tree prefix of `args`.
         constraints, scope: as of `symbolic_shape`; one of them.
 
-    >>> import volta_fn as vf
     >>> symbolic_args_specs((vf.numpy.ones((2, 3)),), "b, ...")
     (ShapeDtypeStruct(shape=(b, 3), dtype=float32),)
     """

@@ -369,7 +369,6 @@ def register_pytree_node_serialization(
     Raises `ArgumentError` if the class or the name is registered already, or the class is no pytree and `from_children` is missing.
     Without this, results have dictionaries in place of such nodes.
 
-    >>> import volta_fn as vf
     >>> class Pair(list): ...
     >>> vf.tree_util.register_pytree_node(Pair, lambda p: (tuple(p), None), lambda _, children: Pair(children))
     >>> _ = register_pytree_node_serialization(

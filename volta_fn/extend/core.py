@@ -62,7 +62,6 @@ class _OfAnyKind(type):
 class Primitive(core.Primitive, metaclass=_OfAnyKind):
     """A primitive of a user, whose rules are given after it is made.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.extend import ad
     >>> from volta_fn.extend.core import Primitive
     >>> twice_p = Primitive("twice")
@@ -228,7 +227,6 @@ def no_rule(primitive: core.Primitive, kind: str) -> GradientError:
 def get_aval(x: Any) -> Any:
     """Return the type of an array, a number, a reference, or an array of random keys.
 
-    >>> import volta_fn as vf
     >>> get_aval(1.5), get_aval(vf.random.key(0)).dtype
     (f32[], key<fry>)
     """
@@ -263,7 +261,6 @@ class DropVar(Var):
 def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], *args: Any, propagate_source_info: bool = True) -> list[Array]:
     """Run a program, given the values of its constants and inputs.
 
-    >>> import volta_fn as vf
     >>> closed = vf.make_jaxpr(lambda x: x * x + 1)(2.0)
     >>> eval_jaxpr(closed.jaxpr, closed.consts, 3.0)
     [Array(10., dtype=float32, weak_type=True)]

@@ -20,8 +20,6 @@ from volta_fn.random.keys import KeyType
 from volta_fn.random.keys import extended as extended
 from volta_fn.random.keys import prng_key as prng_key
 
-# Dtypes by the names of `jax.dtypes`.
-
 DType = np.dtype | ExtendedDType
 
 
@@ -35,7 +33,6 @@ def result_type(*arrays_and_dtypes: Any, return_weak_type_flag: bool = False) ->
 
     Keys combine with keys of their type alone. With `return_weak_type_flag` the result is that dtype, and if it gives way to others.
 
-    >>> import volta_fn as vf
     >>> result_type(vf.random.key(0)), result_type("int8", 1.0)
     (key<fry>, dtype('float32'))
     """
@@ -52,7 +49,7 @@ def result_type(*arrays_and_dtypes: Any, return_weak_type_flag: bool = False) ->
 def issubdtype(a: Any, b: Any) -> bool:
     """Return True if a dtype is, or is of the kind, `b`.
 
-    >>> import jax.numpy as jnp, volta_fn as vf
+    >>> import jax.numpy as jnp
     >>> issubdtype(vf.random.key(0).dtype, prng_key), issubdtype("float32", np.floating)
     (True, True)
     """

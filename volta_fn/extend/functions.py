@@ -24,8 +24,6 @@ from volta_fn.random.keys import PRNGKeyArray
 from volta_fn.source import parameter_names
 from volta_fn.tree.registry import NAMESPACE, REGISTERED, optree, register_dataclass, register_node
 
-# Functions with transformations applied to them: `jax.extend.linear_util`.
-#
 # `wrap_init(f)` wraps a function, transformations wrap it further, and `call_wrapped` calls it.
 
 
@@ -296,7 +294,6 @@ class AnyArray(metaclass=_ArrayClass):
 
     Libraries look methods of arrays up on it.
 
-    >>> import volta_fn as vf
     >>> isinstance(vf.random.key(0), AnyArray), isinstance(vf.numpy.ones(2), AnyArray)
     (True, True)
     >>> AnyArray.sum(vf.numpy.ones(2))

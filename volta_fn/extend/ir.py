@@ -21,8 +21,6 @@ from volta_fn.core.trace import current_trace, set_trace
 from volta_fn.errors import LoweringError
 from volta_fn.jit import jit
 
-# Programs that are built of operations, by the names of MLIR's Python module.
-#
 # A value is a traced array, a block a program that is being traced, and a module the program of its function `main`. So what
 # `volta_fn.extend.stablehlo` and `func` build runs like any other program; its text is a jaxpr with a number, by which `compile_and_load`
 # finds the program again.

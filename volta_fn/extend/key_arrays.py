@@ -28,8 +28,6 @@ from volta_fn.primitives.random import PHILOX_WORDS, random_bits, threefry2x32
 from volta_fn.random.keys import RBG, THREEFRY, UNSAFE_RBG, KeyType, PRNGKeyArray, key, seeded, wrap_key_data
 from volta_fn.transforms.vmap import vmap
 
-# Implementations.
-
 
 class PRNGImpl(NamedTuple):
     """An algorithm's name, the shape of a key's words, and its name in dtypes."""
@@ -117,7 +115,6 @@ def threefry_random_bits(key: Any, bit_width: int, shape: Sequence[int]) -> Arra
 def of_keys(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let a function that moves elements of arrays move keys as well.
 
-    >>> import volta_fn as vf
     >>> of_keys(vf.numpy.stack)([vf.random.key(0), vf.random.key(1)]).shape
     (2,)
     """
@@ -148,7 +145,6 @@ def of_keys(function: Callable[..., Any]) -> Callable[..., Any]:
 def of_two_keys(function: Callable[..., Any], of_keys: Callable[[PRNGKeyArray, PRNGKeyArray], Any]) -> Callable[..., Any]:
     """Let a comparison of arrays compare keys as well, by another function.
 
-    >>> import volta_fn as vf
     >>> of_two_keys(vf.numpy.equal, lambda x, y: x == y)(vf.random.key(0), vf.random.key(1))
     Array(False, dtype=bool)
     """
@@ -199,7 +195,6 @@ def vectorize(
 
     An array of keys is one of scalars.
 
-    >>> import volta_fn as vf
     >>> keys = vf.random.split(vf.random.key(0), 3)
     >>> vectorize(lambda key: vf.random.normal(key, (2,)), signature="()->(n)")(keys).shape
     (3, 2)
@@ -245,7 +240,6 @@ def _is_key_of(x: Any, dtype: Any, name: str) -> bool:
 def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Any:
     """Convert `x` to a dtype; keys have their type alone.
 
-    >>> import volta_fn as vf
     >>> key = vf.random.key(0)
     >>> astype(key, key.dtype) is key
     True

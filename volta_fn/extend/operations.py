@@ -25,8 +25,6 @@ from volta_fn.random.keys import PRNGKeyArray
 from volta_fn.scipy.linalg.decompositions import qr as pivoted_qr
 from volta_fn.transforms.custom_derivatives import custom_jvp
 
-# Class numbers of any dtype.
-
 
 def one_hot(x: Any, num_classes: Any, *, dtype: Any = None, axis: Any = -1) -> Array:
     """Encode class numbers, of which floats are accepted with a warning.
@@ -47,7 +45,6 @@ def one_hot(x: Any, num_classes: Any, *, dtype: Any = None, axis: Any = -1) -> A
 def constant(value: Any, dtype: Any = None) -> Callable[..., Any]:
     """Return an initializer of arrays filled with a value, or with a random key.
 
-    >>> import volta_fn as vf
     >>> constant(vf.random.key(0))(None, (2,)).shape
     (2,)
     """
@@ -258,7 +255,6 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
 def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
     """Return the values of one member of an axis, in all of them.
 
-    >>> import volta_fn as vf
     >>> vf.vmap(lambda x: pbroadcast(x, "i", 1), axis_name="i")(vf.numpy.array([1.0, 2.0]))
     Array([2., 2.], dtype=float32)
     """
@@ -288,7 +284,6 @@ def ragged_all_to_all(
     A member sends the `send_sizes[j]` rows of `operand` from `input_offsets[j]` on to the member j, which gets them in `output` from
     `output_offsets[j]` on. `recv_sizes` are the sizes that it gets, as in JAX. All members gather all operands, and need memory for them.
 
-    >>> import volta_fn as vf
     >>> send = vf.numpy.array([[1, 2], [2, 1]])
     >>> def exchange(x, sizes, starts, received):
     ...     inputs = vf.numpy.array([0, 0]).at[1].set(sizes[0])
@@ -333,7 +328,6 @@ def scaled_dot(
     A scale serves a block of the contracted dimensions. Without `dimension_numbers` the leading dimensions are batches. Sums and results
     are of `preferred_element_type`, bfloat16 by default. Raises `ShapeError` if a scale's dimensions do not divide those of its operand.
 
-    >>> import volta_fn as vf
     >>> x, scale = vf.numpy.ones((2, 4)), vf.numpy.array([[1.0, 2.0], [3.0, 4.0]])
     >>> scaled_dot(x, vf.numpy.ones((4, 1)), lhs_scale=scale, preferred_element_type="float32")
     Array([[ 6.],
@@ -394,7 +388,6 @@ def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma:
 
     The columns x[..., order] are Q R, and R's diagonal descends in magnitude. `use_magma` has no effect.
 
-    >>> import volta_fn as vf
     >>> qr(vf.numpy.diag(vf.numpy.array([1.0, 2.0])), pivoting=True)[2]
     Array([1, 0], dtype=int32)
     """

@@ -32,8 +32,6 @@ from volta_fn.jit.interpret import Iteration, iterations, structured_by
 from volta_fn.lazy_imports import load
 from volta_fn.source import SourceLocation
 
-# `crosscheck`: compare equations, and compiled programs, with NumPy in 64 bits.
-
 
 class Difference(NamedTuple):
     """An equation whose results on the device differ by more than rounding explains.
@@ -128,7 +126,6 @@ def crosscheck(f: Callable[..., Any], *, device: str | Device | None = None) -> 
         ArgumentTypeError: `f` cannot be called.
         DeviceError: there is no such device.
 
-    >>> import volta_fn as vf
     >>> vf.crosscheck(lambda x: vf.numpy.tanh(x) @ x)(vf.numpy.ones(3))
     <lambda> on CpuDevice(id=0): 2 equations compared with NumPy in 64 bits, 0 differ
     compiled by jit, the program agrees with its equations

@@ -240,7 +240,6 @@ def explain(f: Callable[..., Any], *, run: bool = True, calls: int = _CALLS) -> 
         ArgumentError: `calls` is not positive.
         DeviceError: the GPU has no timestamp queries.
 
-    >>> import volta_fn as vf
     >>> explanation = vf.explain(lambda x: vf.numpy.tanh(2 * x).sum())(vf.numpy.ones(1000))
     >>> sum(step.flops for step in explanation.steps) >= 2000
     True
@@ -373,7 +372,6 @@ def _steps(program: LoweredProgram, measured: Measured | None, roofline: Rooflin
 def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[ShapedArray, str]]:
     """Return the type and origin of each value that the backward pass of `f` reads.
 
-    >>> import volta_fn as vf
     >>> vf.ad_checkpoint.saved_residuals(lambda x: vf.numpy.float32(3) * x * x, vf.numpy.ones(2))[0]
     (f32[2], 'from the argument x')
     """
@@ -399,7 +397,6 @@ def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tu
 def print_saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     """Print what the backward pass of `f` reads, a line for each value.
 
-    >>> import volta_fn as vf
     >>> vf.ad_checkpoint.print_saved_residuals(lambda x: x * x, vf.numpy.ones(2))
     f32[2] from the argument x
     """
@@ -421,7 +418,6 @@ def fwd_and_bwd(
         ``fwd(*args)``, which returns ``(result, residuals)`` (or ``(result, residuals, aux)``), and ``bwd(residuals, cotangent)``, which
         returns a tuple of cotangents, one for each of `argnums`.
 
-    >>> import volta_fn as vf
     >>> fwd, bwd = vf.fwd_and_bwd(lambda x, y: x * y, argnums=(0, 1))
     >>> value, residuals = fwd(2.0, 3.0)
     >>> bwd(residuals, 1.0)

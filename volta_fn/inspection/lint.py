@@ -155,7 +155,6 @@ def lint(f: Callable[..., Any]) -> Callable[..., Lint]:
 
     Raises `ArgumentTypeError` if `f` cannot be called.
 
-    >>> import volta_fn as vf
     >>> @vf.jit
     ... def f(key):
     ...     return vf.random.normal(key) + vf.random.uniform(key)

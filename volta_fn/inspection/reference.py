@@ -17,8 +17,6 @@ from volta_fn.primitives.loops import cond_p, while_p
 from volta_fn.runtime.native_calls import silenced
 from volta_fn.targets.numpy.backend import make_kernel
 
-# An equation in 64-bit floats, and how far from it a narrower dtype may be.
-#
 # The effect of rounding is measured by rounding the operands: at random by one unit in the last place, several times. A result that
 # differs by many times the largest such change is wrong. Sums lose digits to cancellation, so their terms count with their absolute
 # values.

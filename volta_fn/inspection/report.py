@@ -16,8 +16,6 @@ from volta_fn.core.arrays.html import escaped, folded, table
 from volta_fn.inspection.explanation import Explanation, Step, aligned
 from volta_fn.source import SourceLocation
 
-# An explanation as text for terminals, and numbers with units.
-
 _BARS = "▁▂▃▄▅▆▇█"
 #: Columns of the memory timeline, and characters of a name.
 _COLUMNS, _NAME = 60, 40

@@ -315,7 +315,7 @@ class Checkpointer:
 
     Raises `ArgumentError` if a number is less than 1.
 
-    >>> import tempfile, volta_fn as vf
+    >>> import tempfile
     >>> state = {"w": vf.numpy.ones(2), "key": vf.random.key(0), "step": 0}
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     checkpoints = Checkpointer(folder, keep=2)

@@ -22,8 +22,6 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, 
 from volta_fn.io.state_dict import on_host, sharing, state_dict
 from volta_fn.lazy_imports import load
 
-# Atomic writes: write a temporary file, flush it to the disk, rename it.
-
 _SUFFIX = ".tmp"
 _TEMPORARY = re.compile(rf"\.(.+)\.[0-9a-f]{{8}}{re.escape(_SUFFIX)}")
 
@@ -395,7 +393,7 @@ def save_safetensors(
         SerializationError: the file cannot be written, or a name cannot be stored.
         ArgumentTypeError: a leaf is not an array, or the metadata are not texts. ArgumentError: `max_shard_size` is not a size.
 
-    >>> import tempfile, volta_fn as vf
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_safetensors(f"{folder}/model.safetensors", {"w": vf.numpy.ones(2, "bfloat16")})
     ...     load_safetensors(f"{folder}/model.safetensors")
@@ -423,7 +421,7 @@ def open_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile | ShardedS
         SerializationError: a shard is missing, or a folder holds several checkpoints or none.
         FileNotFoundError: there is no such file.
 
-    >>> import tempfile, volta_fn as vf
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_safetensors(f"{folder}/model.safetensors", {"w": vf.numpy.ones(2)}, {"trained on": "nothing"})
     ...     file = open_safetensors(f"{folder}/model.safetensors")
@@ -437,7 +435,7 @@ def open_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile | ShardedS
 def load_safetensors(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Load all arrays by name; `path` is one that `open_safetensors` takes.
 
-    >>> import tempfile, volta_fn as vf
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = f"{folder}/model.safetensors"
     ...     save_safetensors(path, {"a": vf.numpy.ones(2), "b": vf.numpy.zeros(3)}, max_shard_size=8)

@@ -673,7 +673,7 @@ def save_gguf_model(
         DTypeError: scales are not float16 numbers; see `save_gguf`.
         MissingDependencyError, SerializationError: the package gguf is not installed, or the file cannot be written.
 
-    >>> import tempfile, volta_fn as vf
+    >>> import tempfile
     >>> config = vf.nn.CausalLMConfig(model_type="llama", vocab_size=8, hidden_size=4, intermediate_size=6, num_hidden_layers=1,
     ...                               num_attention_heads=2)
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -18,8 +18,6 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, StateDictError
 from volta_fn.io.state_dict import Prefixes, castable, children_by_name, is_array, joined, leaves_by_name, matching_children
 from volta_fn.nn.recurrent import Cell, RecurrentLayer
 
-# Mappings between state dicts: rules that rename, select and change arrays.
-
 StateDict = dict[str, Any]
 
 
@@ -42,7 +40,6 @@ class StateDictMapper:
 
     A rule that applies to no array raises `StateDictError`, unless it is ``optional=True``; so do two arrays of the same name.
 
-    >>> import volta_fn as vf
     >>> mapper = vf.io.StateDictMapper().strip_prefix("model").rename_prefix("fc", "linear").transpose("linear.weight")
     >>> state = mapper({"model.fc.weight": vf.numpy.ones((2, 3)), "model.fc.bias": vf.numpy.ones(2)})
     >>> {name: array.shape for name, array in state.items()}
@@ -88,7 +85,6 @@ class StateDictMapper:
 
         Each must exist, unless `optional`.
 
-        >>> import volta_fn as vf
         >>> StateDictMapper().rename_keys({"a": "b", "b": "a"})({"a": vf.numpy.zeros(1), "b": vf.numpy.ones(1)})
         {'b': Array([0.], dtype=float32), 'a': Array([1.], dtype=float32)}
         """
@@ -113,7 +109,6 @@ class StateDictMapper:
 
         Raises `ArgumentError` for an invalid expression or replacement.
 
-        >>> import volta_fn as vf
         >>> StateDictMapper().rename_regex(r"block(\d+)", r"blocks.\1")({"block3.w": vf.numpy.ones(1)})
         {'blocks.3.w': Array([1.], dtype=float32)}
         """
@@ -138,7 +133,6 @@ class StateDictMapper:
 
         It selects the arrays of one submodule of a model.
 
-        >>> import volta_fn as vf
         >>> list(StateDictMapper().select_prefix("encoder")({"encoder.w": vf.numpy.ones(1), "head.w": vf.numpy.ones(1)}))
         ['w']
         """
@@ -158,7 +152,6 @@ class StateDictMapper:
     def transform(self, function: Callable[[str, Any], Any], pattern: str = "*", *, optional: bool = False) -> StateDictMapper:
         """Replace each array whose name matches by ``function(name, array)``.
 
-        >>> import volta_fn as vf
         >>> halved = StateDictMapper().transform(lambda name, array: array / 2, "*.weight")
         >>> halved({"fc.weight": vf.numpy.ones(1), "fc.bias": vf.numpy.ones(1)})
         {'fc.weight': Array([0.5], dtype=float32), 'fc.bias': Array([1.], dtype=float32)}
@@ -302,7 +295,6 @@ def from_torch(template: Any, *state_dicts: Never) -> StateDictMapper:
     Args:
         template: a model, or a pair ``(model, state)`` as from `init`, of arrays or `ShapeDtypeStruct`.
 
-    >>> import volta_fn as vf
     >>> model, state = vf.nn.Sequential.init(fc=vf.nn.Linear.init(vf.random.key(0), 3, 2), norm=vf.nn.BatchNorm1d.init(2))
     >>> ones = vf.numpy.ones(2)
     >>> saved = {"0.weight": vf.numpy.ones((2, 3)), "0.bias": ones, "1.weight": ones, "1.bias": ones,

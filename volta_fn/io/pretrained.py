@@ -203,7 +203,7 @@ def load_pretrained(source: str | os.PathLike[str] | GGUFFile, *, dtype: Any = N
         MissingDependencyError: a GGUF file without the package gguf.
         StateDictError: the weights do not fit the config; the message has the full report.
 
-    >>> import tempfile, volta_fn as vf
+    >>> import tempfile
     >>> config = vf.nn.CausalLMConfig(model_type="llama", vocab_size=8, hidden_size=4, intermediate_size=6, num_hidden_layers=1,
     ...                               num_attention_heads=2)
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -435,7 +435,7 @@ def save_adapter(folder: str | os.PathLike[str], model: CausalLM) -> None:
     Raises:
         ArgumentError: there are no adapters, or they differ in rank or scale. SerializationError: a file cannot be written.
 
-    >>> import tempfile, volta_fn as vf
+    >>> import tempfile
     >>> config = vf.nn.CausalLMConfig(model_type="llama", vocab_size=8, hidden_size=4, intermediate_size=6, num_hidden_layers=1,
     ...                               num_attention_heads=2)
     >>> model = vf.nn.CausalLM.init(vf.random.key(0), config)

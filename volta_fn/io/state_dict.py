@@ -16,8 +16,6 @@ from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import current_default_device
 from volta_fn.errors import ArgumentTypeError, StateDictError
 
-# The values of state dicts.
-
 
 def as_state_value(name: str, leaf: Any) -> Any:
     """Convert a leaf to a state dict's value; raise `ArgumentTypeError` if it is none."""
@@ -193,7 +191,6 @@ def state_dict(tree: Any) -> dict[str, Any]:
     NumPy arrays are converted to arrays. Raises `ArgumentTypeError` for a leaf that is not an array, and `StateDictError` if two leaves
     have the same name.
 
-    >>> import volta_fn as vf
     >>> model = vf.nn.Sequential(encoder=vf.nn.Linear.init(vf.random.key(0), 4, 2), act=vf.nn.relu)
     >>> {name: array.shape for name, array in vf.io.state_dict(model).items()}
     {'encoder.weight': (4, 2), 'encoder.bias': (2,)}
@@ -242,7 +239,6 @@ class StateDictDiff:
 def diff_state_dict(template: Any, state: Mapping[str, Any], *, cast: bool = False) -> StateDictDiff:
     """Return the differences for which `load_state_dict` would fail.
 
-    >>> import volta_fn as vf
     >>> model = vf.nn.Linear.init(vf.random.key(0), 4, 2)
     >>> print(diff_state_dict(model, {"weight": vf.numpy.ones((2, 4)), "scale": vf.numpy.ones(2)}))
     1 missing:
@@ -286,7 +282,6 @@ def load_state_dict(template: Any, state: Mapping[str, Any], *, strict: bool = T
             template has no array.
         ArgumentTypeError: a leaf of the template is not an array.
 
-    >>> import volta_fn as vf
     >>> model = vf.nn.Linear.init(vf.random.key(0), 1, 2)
     >>> load_state_dict(model, {"weight": vf.numpy.ones((1, 2)), "bias": vf.numpy.zeros(2)}).weight
     Array([[1., 1.]], dtype=float32)

@@ -650,7 +650,6 @@ _SHARED = "__volta_fn_programs__"
 def clear_caches() -> None:
     """Forget the programs of all jitted functions; their next calls trace again.
 
-    >>> import volta_fn as vf
     >>> square = vf.jit(lambda x: x * x)
     >>> y = square(2.0)
     >>> vf.clear_caches()
@@ -747,7 +746,6 @@ def set_memory_limit(most: int | None, device: str | Device | None = None) -> No
 
     Raises `ArgumentError` for a limit that is no number of bytes.
 
-    >>> import volta_fn as vf
     >>> vf.set_memory_limit(1_000_000, "cpu")
     >>> try:
     ...     vf.numpy.ones((1000, 1000)) + 1

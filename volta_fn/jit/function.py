@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from volta_fn.jit.stages import Lowered
     from volta_fn.jit.stages import Traced as PublicTraced
 
-# `jit`: each call looks up its program (`cache` tells how), and traces on a miss.
-
 P = ParamSpec("P")
 Rest = ParamSpec("Rest")
 R = TypeVar("R")
@@ -121,7 +119,6 @@ def jit(
         UnhashableStaticError: a static argument is not hashable.
         DeviceError: there is no such `device` or `backend`. ArgumentError: both are passed.
 
-    >>> import volta_fn as vf
     >>> square = vf.jit(lambda x: x * x)
     >>> square(vf.numpy.arange(3.0))
     Array([0., 1., 4.], dtype=float32)
@@ -169,7 +166,6 @@ class _Signature:
 class Jitted(JittedFunction, Generic[P, R_co]):
     """A jitted function, which is called like the original; made by `jit`.
 
-    >>> import volta_fn as vf
     >>> square = vf.jit(lambda x: x * x)
     >>> _ = square(2.0), square(3.0), square(vf.numpy.arange(3))
     >>> square
@@ -266,7 +262,6 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         The reason is what differs from the closest program: structure, shapes and dtypes of the arguments, values of the static ones, named
         axes in scope or the default device. `volta_fn.explain_cache_misses` logs it at each call that is compiled.
 
-        >>> import volta_fn as vf
         >>> double = vf.jit(lambda x: 2 * x)
         >>> y = double(vf.numpy.ones(3))
         >>> double.why_missed(vf.numpy.zeros(3)) is None

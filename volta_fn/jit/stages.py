@@ -429,7 +429,6 @@ class _Stage:
 class Traced(_Stage):
     """A traced function, from ``jit(f).trace(*args)``: its program and types.
 
-    >>> import volta_fn as vf
     >>> traced = vf.jit(lambda x: 2.0 * x).trace(vf.numpy.ones(3))
     >>> traced.jaxpr
     { lambda ; a:f32[3]. let
@@ -473,7 +472,6 @@ class Lowered(_Stage):
     def memory(self) -> Memory:
         """Return the bytes that the compiled program needs, known without running it.
 
-        >>> import volta_fn as vf
         >>> vf.jit(lambda x: x @ x + 1.0).lower(vf.numpy.ones((16, 16))).memory().results
         1024
         """
@@ -493,7 +491,6 @@ class Lowered(_Stage):
 
         Raises `ArgumentError` for other limits.
 
-        >>> import volta_fn as vf
         >>> plan = vf.jit(lambda x: x @ x + 1.0).lower(vf.numpy.ones((64, 64))).plan("webgpu")
         >>> plan.fits, plan.peak_memory, plan.dispatches, plan.shaders
         (True, 32768, 1, 1)
@@ -506,7 +503,6 @@ class Lowered(_Stage):
         The device's target has no code for them. On a GPU each such step copies its operands to the host and its results back. On the CPU
         without llvmlite NumPy runs all equations, and the list is empty.
 
-        >>> import volta_fn as vf
         >>> steps = vf.jit(lambda x: vf.pure_callback(abs, x, x)).lower(-1.0).host_steps()
         >>> {step.reason for step in steps} <= {"it calls a Python function"}
         True
@@ -537,7 +533,6 @@ class Lowered(_Stage):
 
         Raises `ArgumentError` for another dialect.
 
-        >>> import volta_fn as vf
         >>> lowered = vf.jit(lambda x: (2.0 * x).sum()).lower(vf.numpy.ones(1000))
         >>> print(lowered.as_text("kernels"))
         for each row:
@@ -562,7 +557,6 @@ class Lowered(_Stage):
     def cost_analysis(self) -> dict[str, float]:
         """Estimate the program's floating-point operations and the bytes of its operands.
 
-        >>> import volta_fn as vf
         >>> vf.jit(lambda x: x @ x).lower(vf.numpy.ones((4, 4))).cost_analysis()
         {'flops': 128.0, 'bytes accessed': 128.0}
         """
@@ -630,7 +624,6 @@ class Compiled(_Stage):
     def input_shardings(self) -> Any:
         """The sharding of each argument, as ``(args, kwargs)``.
 
-        >>> import volta_fn as vf
         >>> vf.jit(lambda x: x + 1).lower(1.0).compile().input_shardings
         ((SingleDeviceSharding(device=CpuDevice(id=0)),), {})
         """
@@ -663,7 +656,6 @@ class Compiled(_Stage):
     def memory_analysis(self) -> MemoryAnalysis:
         """Return the bytes that a call needs, by JAX's names.
 
-        >>> import volta_fn as vf
         >>> vf.jit(lambda x: x @ x).lower(vf.numpy.ones((4, 4))).compile().memory_analysis().output_size_in_bytes
         64
         """

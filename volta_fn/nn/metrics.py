@@ -23,9 +23,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-# Means over many batches.
-
-
 class Mean(NamedTuple):
     """A running weighted mean over batches, a pytree for `jit` and `scan`.
 

@@ -26,8 +26,6 @@ from volta_fn.primitives.elementwise.cast import ROUNDED_FROM_FLOAT32
 from volta_fn.settings import current as settings
 from volta_fn.source import is_called_by_user
 
-# Creation of arrays: from data, filled with a value, as ranges.
-
 _STEP_ADVICE = "The length of the result depends on it: compute it outside the traced function or make it a static argument."
 
 

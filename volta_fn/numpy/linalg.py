@@ -408,7 +408,7 @@ def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any =
     if value.ndim < 2:
         return as_index(lax.reduce_or(lax.ne(value, 0), range(value.ndim)))
     values = svdvals(value)
-    limit = _per_matrix(tol, values) if tol is not None else _relative(values, value, rtol, 1)
+    limit = _per_matrix(tol, values) if tol is not None else _relative(values, value, rtol)
     return lax.reduce_sum(as_index(values > limit), (values.ndim - 1,))
 
 
@@ -417,10 +417,10 @@ def _per_matrix(limit: Any, values: Array) -> Array:
     return lax.expand_dims(bound, (bound.ndim,)) if bound.ndim else bound
 
 
-def _relative(values: Array, a: Array, rtol: Any, factor: float) -> Array:
-    """Return `rtol` (or `factor` · max(M, N) · eps) times the greatest singular value."""
+def _relative(values: Array, a: Array, rtol: Any) -> Array:
+    """Return `rtol` (or max(M, N) · eps) times the greatest singular value."""
     if rtol is None:
-        rtol = factor * max(a.shape[-2:]) * float(dtypes.finfo(values.dtype).eps)
+        rtol = max(a.shape[-2:]) * float(dtypes.finfo(values.dtype).eps)
     greatest = lax.reduce_max(values, (values.ndim - 1,)) if values.shape[-1] else lax.full(values.shape[:-1], 0, values.dtype)
     return _per_matrix(rtol, values) * lax.expand_dims(greatest, (values.ndim - 1,))
 
@@ -428,7 +428,7 @@ def _relative(values: Array, a: Array, rtol: Any, factor: float) -> Array:
 @custom_jvp
 def _pseudo_inverse(a: Array, rtol: Array) -> tuple[Array, Array, Array]:
     u, values, vt = lax.linalg.svd(a, full_matrices=False)
-    counts = values > _relative(values, a, rtol, 1)
+    counts = values > _relative(values, a, rtol)
     inverse = safe_inverse(lax.select(counts, values, as_value(np.zeros((), values.dtype))))
     scaled = adjoint(vt) * lax.expand_dims(inverse, (values.ndim - 1,))
     return matmul(scaled, adjoint(u)), values, lax.reduce_sum(as_index(counts), (values.ndim - 1,))

@@ -38,8 +38,6 @@ from volta_fn.primitives.elementwise.selection import conj
 from volta_fn.primitives.reduction import reduce_or, reduce_sum
 from volta_fn.settings import current as settings
 
-# Products of arrays, all of them contractions (`lax.dot_general`).
-
 
 def _promoted(name: str, a: Any, b: Any) -> tuple[Array, Array]:
     x, y = promote_args(name, (a, b), dtypes.ALL)

@@ -22,8 +22,6 @@ from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.numpy.creation import asarray
 from volta_fn.settings import current as settings
 
-# The dtypes as callables, and constants.
-
 
 class ScalarType(type):
     """The class of dtypes, which are classes without instances.

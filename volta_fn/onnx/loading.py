@@ -346,7 +346,7 @@ def load(path: str | os.PathLike[str]) -> tuple[OnnxFunction, dict[str, Array]]:
         DTypeError: it has tensors of dtypes that arrays do not have.
         MissingDependencyError: the package onnx is not installed.
 
-    >>> import volta_fn as vf, tempfile
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     vf.onnx.save(lambda w, x: vf.numpy.tanh(x @ w), vf.numpy.ones((2, 3)), (vf.numpy.ones((1, 2)),), f"{folder}/model.onnx")
     ...     f, params = vf.onnx.load(f"{folder}/model.onnx")

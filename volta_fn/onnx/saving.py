@@ -303,7 +303,7 @@ def save(f: Callable[..., Any], params: Any, example_args: Sequence[Any], path: 
         ArgumentError, ArgumentTypeError: `opset` is not supported, or the arguments are no sequence.
         MissingDependencyError: the package onnx is not installed.
 
-    >>> import volta_fn as vf, tempfile
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     vf.onnx.save(lambda w, x: x @ w, vf.numpy.ones((2, 3)), (vf.ShapeDtypeStruct((4, 2), "float32"),), f"{folder}/m.onnx")
     ...     vf.onnx.load(f"{folder}/m.onnx")[0]

@@ -240,7 +240,7 @@ def _with_row(cost: Array, row: Array, matching: _Matching) -> _Matching:
     u, v, row_of, column_of = matching
     raised = vnp.where(path.visited, path.distance - path.distances, 0)
     u = u.at[row].add(path.distance).at[vnp.maximum(row_of, 0)].add(vnp.where(row_of >= 0, raised, 0))
-    row_of, column_of = _augmented(path.end, row, path.came_from, row_of, column_of)
+    row_of, column_of = _augmented(path.end, path.came_from, row_of, column_of)
     return _Matching(u, v - raised, row_of, column_of)
 
 
@@ -269,7 +269,7 @@ def _shortest_path(cost: Array, row: Array, matching: _Matching) -> _Search:
     return lax.while_loop(lambda search: search.end < 0, step, start)
 
 
-def _augmented(end: Array, row: Array, came_from: Array, row_of: Array, column_of: Array) -> tuple[Array, Array]:
+def _augmented(end: Array, came_from: Array, row_of: Array, column_of: Array) -> tuple[Array, Array]:
     """Assign each column of the path to the row from which it was reached."""
 
     def step(state: tuple[Array, ...]) -> tuple[Array, ...]:

@@ -162,7 +162,6 @@ T = TypeVar("T", bound=Any)
 def stop_gradient(x: T) -> T:
     """Return `x`, a pytree of arrays, as constants for differentiation.
 
-    >>> import volta_fn as vf
     >>> vf.grad(lambda x: x * vf.lax.stop_gradient(x))(3.0)
     Array(3., dtype=float32, weak_type=True)
     """
@@ -370,7 +369,7 @@ def pure_callback(
         CallbackError: the function raised, or its result does not match.
         GradientError: it is differentiated.
 
-    >>> import numpy as np, volta_fn as vf
+    >>> import numpy as np
     >>> vf.jit(lambda x: vf.pure_callback(lambda v: np.sort(v), x, x))(vf.numpy.array([3, 1, 2]))
     Array([1, 2, 3], dtype=int32)
     """
@@ -434,7 +433,6 @@ def io_callback(
         CallbackError: the function raised, or its result does not match.
         GradientError: it is differentiated.
 
-    >>> import volta_fn as vf
     >>> seen = []
     >>> vf.jit(lambda x: vf.experimental.io_callback(lambda v: seen.append(int(v)), None, x, ordered=True))(3)
     >>> seen

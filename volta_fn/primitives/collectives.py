@@ -255,7 +255,6 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
 
     Examples that receive nothing get zeros. Raises `ArgumentError` if a source or target occurs twice or does not exist.
 
-    >>> import volta_fn as vf
     >>> vf.vmap(lambda x: vf.lax.ppermute(x, "i", [(0, 1), (1, 0)]), axis_name="i")(vf.numpy.array([1.0, 2.0]))
     Array([2., 1.], dtype=float32)
     """
@@ -274,7 +273,6 @@ def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
 
     Example i gets the value of example ``perm[i]``.
 
-    >>> import volta_fn as vf
     >>> vf.vmap(lambda x: vf.lax.pshuffle(x, "i", [2, 0, 1]), axis_name="i")(vf.numpy.array([10, 11, 12]))
     Array([12, 10, 11], dtype=int32)
     """
@@ -327,7 +325,6 @@ def all_to_all(x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, axi
     Several names count as one axis, the last varying fastest. The derivative sends cotangents back. Raises `ShapeError`
     if `split_axis` does not divide so, `ArgumentError` if the name is not bound by a surrounding `vmap`.
 
-    >>> import volta_fn as vf
     >>> x = vf.numpy.arange(4.0).reshape(2, 2)
     >>> vf.vmap(lambda row: vf.lax.all_to_all(row, "i", 0, 0), axis_name="i")(x)
     Array([[0., 2.],
@@ -366,7 +363,6 @@ def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = Non
 
     See `all_to_all`.
 
-    >>> import volta_fn as vf
     >>> vf.vmap(lambda row: vf.lax.pswapaxes(row, "i", 0), axis_name="i")(vf.numpy.array([[1, 2], [3, 4]]))
     Array([[1, 3],
            [2, 4]], dtype=int32)
@@ -380,7 +376,6 @@ def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = Non
 def axis_size(axis_name: Any) -> int:
     """Return the number of positions along one or more named axes.
 
-    >>> import volta_fn as vf
     >>> vf.vmap(lambda x: x * vf.lax.axis_size("i"), axis_name="i")(vf.numpy.ones(3))
     Array([3., 3., 3.], dtype=float32)
     """
@@ -406,7 +401,6 @@ def axis_index(axis_name: Any) -> Array:
 
     Over several names it is row-major.
 
-    >>> import volta_fn as vf
     >>> vf.vmap(lambda x: x + vf.lax.axis_index("i"), axis_name="i")(vf.numpy.zeros(3))
     Array([0., 1., 2.], dtype=float32)
     """
@@ -448,7 +442,6 @@ def all_gather(x: Any, axis_name: Any, *, axis_index_groups: Any = None, axis: i
     They are stacked along a new dimension `axis`, or joined along it if `tiled`. With `axis_index_groups`, lists of positions of one size,
     each gets those of its group. `to` says how JAX checks the result's type, and has no effect.
 
-    >>> import volta_fn as vf
     >>> vf.vmap(lambda x: vf.lax.all_gather(x, "i").sum() - x, axis_name="i")(vf.numpy.array([1.0, 2.0]))
     Array([2., 1.], dtype=float32)
     """
@@ -491,7 +484,6 @@ def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, axis_ind
     Each keeps its own slice along `scatter_dimension`. That dimension has the size of the axis and is dropped; if `tiled` it is a multiple
     of it and each keeps a block. With `axis_index_groups`, lists of positions of one size, each group has a sum of its own.
 
-    >>> import volta_fn as vf
     >>> vf.vmap(lambda row: vf.lax.psum_scatter(row, "i"), axis_name="i")(vf.numpy.array([[1, 2], [3, 4]]))
     Array([4, 6], dtype=int32)
     """
@@ -599,7 +591,6 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     positions, of one size, which have sums of their own. All arrays of `x` travel in one call. Raises `ArgumentError` if the name is not
     bound by a surrounding `vmap` or `shard_map`.
 
-    >>> import volta_fn as vf
     >>> vf.vmap(lambda x: x / vf.lax.psum(x, "i"), axis_name="i")(vf.numpy.array([1.0, 3.0]))
     Array([0.25, 0.75], dtype=float32)
     """
@@ -633,7 +624,6 @@ def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
     `axis_index_groups` are those of `psum`.
 
-    >>> import volta_fn as vf
     >>> vf.vmap(lambda x: vf.lax.pmean(x, "i"), axis_name="i")(vf.numpy.array([1.0, 3.0]))
     Array([2., 2.], dtype=float32)
     """
@@ -657,7 +647,6 @@ def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
     It is not differentiable. `axis_index_groups` are those of `psum`.
 
-    >>> import volta_fn as vf
     >>> vf.vmap(lambda x: vf.lax.pmax(x, "i"), axis_name="i")(vf.numpy.array([1, 3, 2]))
     Array([3, 3, 3], dtype=int32)
     """
@@ -669,7 +658,6 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
     It is not differentiable. `axis_index_groups` are those of `psum`.
 
-    >>> import volta_fn as vf
     >>> vf.vmap(lambda x: vf.lax.pmin(x, "i"), axis_name="i")(vf.numpy.array([2, 1, 3]))
     Array([1, 1, 1], dtype=int32)
     """
@@ -783,7 +771,6 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
 
     Raises `ArgumentError` unless `to` is "varying", and `AxisNameError` for a name that is not bound.
 
-    >>> import volta_fn as vf
     >>> vf.vmap(lambda row: vf.lax.pcast(row, "i", to="varying"), axis_name="i")(vf.numpy.arange(2))
     Array([0, 1], dtype=int32)
     """
@@ -796,7 +783,6 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
 def pvary(x: Any, axis_name: Any) -> Any:
     """Cast a pytree of values to vary along named axes: `pcast` to "varying".
 
-    >>> import volta_fn as vf
     >>> vf.vmap(lambda row: vf.lax.pvary(row, "i"), axis_name="i")(vf.numpy.arange(2))
     Array([0, 1], dtype=int32)
     """

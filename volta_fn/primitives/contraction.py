@@ -78,7 +78,7 @@ class DotAlgorithm(NamedTuple):
 
     It is a lower bound: no target rounds below the dtypes of the operands and of the result for it.
 
-    >>> import numpy as np, volta_fn as vf
+    >>> import numpy as np
     >>> algorithm = vf.lax.DotAlgorithm(np.float16, np.float16, np.float32)
     >>> vf.lax.dot(vf.numpy.ones(3, "float16"), vf.numpy.ones(3, "float16"), precision=algorithm)
     Array(3., dtype=float16)
@@ -332,7 +332,6 @@ def dot_general(
     Raises `ShapeError` for axes that do not pair up, and `DTypeError` for a preferred dtype that is narrower, or of a kind without the
     operands' numbers.
 
-    >>> import volta_fn as vf
     >>> x, y = vf.numpy.ones((8, 2, 3)), vf.numpy.ones((8, 3, 5))
     >>> vf.lax.dot_general(x, y, (((2,), (1,)), ((0,), (0,)))).shape
     (8, 2, 5)
@@ -406,7 +405,6 @@ def dot(
 
     With `dimension_numbers`, the same as `dot_general`. Raises `ShapeError` for operands of other ranks, or sizes that do not fit.
 
-    >>> import volta_fn as vf
     >>> vf.lax.dot(vf.numpy.ones((2, 3)), vf.numpy.ones(3))
     Array([3., 3.], dtype=float32)
     """
@@ -431,7 +429,6 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:
 
     Raises `ShapeError` unless both operands have the same rank, two or more, and the same leading sizes.
 
-    >>> import volta_fn as vf
     >>> vf.lax.batch_matmul(vf.numpy.ones((4, 2, 3)), vf.numpy.ones((4, 3, 5))).shape
     (4, 2, 5)
     """

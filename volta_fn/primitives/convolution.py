@@ -87,8 +87,8 @@ def padtype_to_pads(
     return pads
 
 
-def canonical_ints(value: Any, count: int, argument: str, least: int = 1) -> Ints:
-    """Return `value` as `count` integers, each at least `least`.
+def canonical_ints(value: Any, count: int, argument: str) -> Ints:
+    """Return `value` as `count` positive integers.
 
     None means all 1; `argument` names the argument in errors.
     """
@@ -96,10 +96,8 @@ def canonical_ints(value: Any, count: int, argument: str, least: int = 1) -> Int
         return (1,) * count
     items = (value,) if isinstance(value, int) else tuple(value)
     result = tuple([as_integer(item, argument) for item in items])
-    if len(result) != count or any(item < least for item in result):
-        raise ShapeError(
-            f"{argument} must be {count} integers of at least {least}, one per dimension that windows slide over, got {result}"
-        )
+    if len(result) != count or any(item < 1 for item in result):
+        raise ShapeError(f"{argument} must be {count} integers of at least 1, one per dimension that windows slide over, got {result}")
     return result
 
 
@@ -424,7 +422,6 @@ def conv_general_dilated(
     Raises `ShapeError` for shapes, groups or sequences that do not fit one another, `ArgumentError` for malformed `dimension_numbers` and
     for an algorithm that is not there or not for such a convolution, and `DTypeError` for a preferred dtype of another kind.
 
-    >>> import volta_fn as vf
     >>> images, weights = vf.numpy.ones((8, 3, 32, 32)), vf.numpy.ones((16, 3, 3, 3))
     >>> vf.lax.conv_general_dilated(images, weights, (2, 2), "SAME").shape
     (8, 16, 16, 16)
@@ -475,7 +472,6 @@ def conv(
 
     Their dimensions are (batch, feature, *spatial) and (out feature, in feature, *spatial).
 
-    >>> import volta_fn as vf
     >>> vf.lax.conv(vf.numpy.ones((1, 2, 5)), vf.numpy.ones((4, 2, 3)), (1,), "VALID").shape
     (1, 4, 3)
     """
@@ -520,7 +516,6 @@ def conv_transpose(
     are exchanged, which makes this the gradient of that convolution. By default the dimensions are in the order (batch, *spatial, feature)
     and (*spatial, in, out).
 
-    >>> import volta_fn as vf
     >>> vf.lax.conv_transpose(vf.numpy.ones((1, 4, 4, 3)), vf.numpy.ones((3, 3, 3, 8)), (2, 2), "SAME").shape
     (1, 8, 8, 8)
     """
@@ -579,7 +574,6 @@ def conv_general_dilated_patches(
     They are what `conv_general_dilated` would sum: the feature of `lhs` first, then the window's elements in row-major order. Elements are
     copied, so infinities and NaN stay where they are.
 
-    >>> import volta_fn as vf
     >>> vf.lax.conv_general_dilated_patches(vf.numpy.arange(4.0).reshape(1, 1, 4), (2,), (1,), "VALID")
     Array([[[0., 1., 2.],
             [1., 2., 3.]]], dtype=float32)

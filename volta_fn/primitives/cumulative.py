@@ -160,7 +160,6 @@ def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
 
     float16 and bfloat16 accumulate in float32.
 
-    >>> import volta_fn as vf
     >>> vf.lax.cumsum(vf.numpy.array([1, 2, 3]), reverse=True)
     Array([6, 5, 3], dtype=int32)
     """
@@ -172,7 +171,6 @@ def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
 
     float16 and bfloat16 accumulate in float32.
 
-    >>> import volta_fn as vf
     >>> vf.lax.cumprod(vf.numpy.array([1, 2, 3]))
     Array([1, 2, 6], dtype=int32)
     """
@@ -184,7 +182,6 @@ def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
 
     NaN propagates.
 
-    >>> import volta_fn as vf
     >>> vf.lax.cummax(vf.numpy.array([1, 3, 2]))
     Array([1, 3, 3], dtype=int32)
     """
@@ -196,7 +193,6 @@ def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
 
     NaN propagates.
 
-    >>> import volta_fn as vf
     >>> vf.lax.cummin(vf.numpy.array([3, 1, 2]))
     Array([3, 1, 1], dtype=int32)
     """
@@ -208,7 +204,6 @@ def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
 
     They begin at the end of the axis if `reverse`.
 
-    >>> import volta_fn as vf
     >>> vf.lax.cumlogsumexp(vf.numpy.array([90.0, 90.0]))
     Array([90.      , 90.693146], dtype=float32)
     """

@@ -163,7 +163,6 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 
     Raises `BroadcastError` if there is none.
 
-    >>> import volta_fn as vf
     >>> vf.lax.broadcast_shapes((3, 1), (4,))
     (3, 4)
     """
@@ -528,7 +527,6 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: _Fo
     `fallback` computes it of operands of the other dtypes, already promoted; `mixed` of uint64 and a signed integer, which float64 would
     round.
 
-    >>> import volta_fn as vf
     >>> promoted(vf.lax.add)(vf.numpy.arange(2), 0.5)
     Array([0.5, 1.5], dtype=float32, weak_type=True)
     """

@@ -106,7 +106,6 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
 
     Raises `ArgumentError` for an unknown kind or no lengths, `DTypeError` for another dtype, `ShapeError` if `x` has other lengths.
 
-    >>> import volta_fn as vf
     >>> vf.lax.fft(vf.numpy.array([0.0, 1.0, 0.0, -1.0]), "RFFT", (4,))
     Array([0.+0.j, 0.-2.j, 0.+0.j], dtype=complex64)
     """

@@ -75,7 +75,6 @@ def cond(pred: Any, true_fun: Callable[..., R], false_fun: Callable[..., R], *op
     Raises:
         ShapeError, DTypeError, TreeError: `pred` is not a scalar, or the branches' results differ.
 
-    >>> import volta_fn as vf
     >>> vf.lax.cond(True, lambda x: x + 1, lambda x: x * 10, 5)
     Array(6, dtype=int32, weak_type=True)
     """
@@ -112,7 +111,6 @@ def switch(index: Any, branches: Sequence[Callable[..., R]], *operands: Any, ope
         ArgumentError: there are no branches. ArgumentTypeError: they are not functions in a sequence.
         ShapeError, DTypeError, TreeError: `index` is not an integer scalar, or the branches' results differ.
 
-    >>> import volta_fn as vf
     >>> vf.lax.switch(2, [lambda x: x, lambda x: -x, lambda x: x * x], 3)
     Array(9, dtype=int32, weak_type=True)
     """
@@ -253,7 +251,6 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
     Raises:
         TreeError, ShapeError, DTypeError: the carry changes its structure, shape or dtype; `cond_fun` gives no boolean scalar.
 
-    >>> import volta_fn as vf
     >>> vf.lax.while_loop(lambda x: x < 100, lambda x: x * 2, 3)
     Array(192, dtype=int32, weak_type=True)
     """
@@ -364,7 +361,6 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_
         ShapeError, DTypeError: a bound is no scalar, or they differ in dtype; and what `scan` raises.
         ArgumentError: `unroll` with bounds that are traced.
 
-    >>> import volta_fn as vf
     >>> vf.lax.fori_loop(0, 5, lambda i, total: total + i, 0)
     Array(10, dtype=int32, weak_type=True)
     """
@@ -419,7 +415,6 @@ def reduce(
         ShapeError: the arrays have several shapes, or an initial value is not a scalar.
         TreeError, ShapeError, DTypeError: `computation` returns leaves unlike those that it takes.
 
-    >>> import volta_fn as vf
     >>> vf.lax.reduce(vf.numpy.array([1, 2, 3]), 0, vf.lax.add, (0,))
     Array(6, dtype=int32)
 

@@ -196,7 +196,6 @@ def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -
 
     float16 and bfloat16 accumulate in float32. `out_sharding` is how the result is split between devices.
 
-    >>> import volta_fn as vf
     >>> vf.lax.reduce_sum(vf.numpy.ones((2, 3)), (1,))
     Array([3., 3.], dtype=float32)
     """
@@ -250,7 +249,6 @@ reduce_prod: Reducer = reduction(
     tangent=_product_rule,
     doc="""The product of the elements along `axes`.
 
-    >>> import volta_fn as vf
     >>> vf.lax.reduce_prod(vf.numpy.array([[1, 2], [4, 3]]), (1,))
     Array([ 2, 12], dtype=int32)
     """,
@@ -277,7 +275,6 @@ reduce_max: Reducer = reduction(
     tangent=_shared_equally,
     doc="""The largest element along `axes`; NaN if there is one; -inf (or the smallest integer) of no elements.
 
-    >>> import volta_fn as vf
     >>> vf.lax.reduce_max(vf.numpy.array([[1, 2], [4, 3]]), (1,))
     Array([2, 4], dtype=int32)
     """,
@@ -289,7 +286,6 @@ reduce_min: Reducer = reduction(
     tangent=_shared_equally,
     doc="""The smallest element along `axes`; NaN if there is one; inf (or the largest integer) of no elements.
 
-    >>> import volta_fn as vf
     >>> vf.lax.reduce_min(vf.numpy.array([[1, 2], [4, 3]]), (1,))
     Array([1, 3], dtype=int32)
     """,
@@ -305,7 +301,6 @@ reduce_and: Reducer = reduction(
     operands=dtypes.BOOL | dtypes.INTEGERS,
     doc="""Bitwise (for bool: logical) "and" of the elements along `axes`.
 
-    >>> import volta_fn as vf
     >>> vf.lax.reduce_and(vf.numpy.array([[True, False], [True, True]]), (1,))
     Array([False,  True], dtype=bool)
     """,
@@ -316,7 +311,6 @@ reduce_or: Reducer = reduction(
     operands=dtypes.BOOL | dtypes.INTEGERS,
     doc="""Bitwise (for bool: logical) "or" of the elements along `axes`.
 
-    >>> import volta_fn as vf
     >>> vf.lax.reduce_or(vf.numpy.array([[True, False], [False, False]]), (1,))
     Array([ True, False], dtype=bool)
     """,
@@ -327,7 +321,6 @@ reduce_xor: Reducer = reduction(
     operands=dtypes.BOOL | dtypes.INTEGERS,
     doc="""Bitwise (for bool: logical) "exclusive or" of the elements along `axes`.
 
-    >>> import volta_fn as vf
     >>> vf.lax.reduce_xor(vf.numpy.array([5, 3]), (0,))
     Array(6, dtype=int32)
     """,

@@ -408,7 +408,6 @@ def scan(
         TreeError, ShapeError, DTypeError: the carry changes its structure, shape or dtype, or the lengths differ.
         ArgumentError, ArgumentTypeError: no length is known, or `f` does not return a pair.
 
-    >>> import volta_fn as vf
     >>> vf.lax.scan(lambda total, x: (total + x, total), 0, vf.numpy.arange(4.0))
     (Array(6., dtype=float32), Array([0., 0., 1., 3.], dtype=float32))
     """
@@ -567,7 +566,6 @@ def associative_scan(fn: Callable[[T, T], T], elems: T, reverse: bool = False, a
         ArgumentError, ShapeError: there are no arrays, or their sizes along `axis` differ.
         TreeError, ShapeError, DTypeError: `fn` returns leaves unlike those of `elems`.
 
-    >>> import volta_fn as vf
     >>> vf.lax.associative_scan(vf.lax.max, vf.numpy.array([3, 1, 4, 1, 5]))
     Array([3, 3, 4, 4, 5], dtype=int32)
     """

@@ -60,7 +60,6 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
     and then by imaginary part; NaN comes last. Returns an array for an array, a tuple for a sequence. Raises `ShapeError` if shapes differ
     or there is no such dimension.
 
-    >>> import volta_fn as vf
     >>> vf.lax.sort([vf.numpy.array([2, 1, 2]), vf.numpy.array([7.0, 8.0, 5.0])], num_keys=2)
     (Array([1, 2, 2], dtype=int32), Array([8., 5., 7.], dtype=float32))
     """
@@ -78,7 +77,6 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
 def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> tuple[Array, Array]:
     """Sort `keys` along `dimension`, and permute `values` in the same way.
 
-    >>> import volta_fn as vf
     >>> vf.lax.sort_key_val(vf.numpy.array([3, 1, 2]), vf.numpy.array([0, 1, 2]))
     (Array([1, 2, 3], dtype=int32), Array([1, 2, 0], dtype=int32))
     """
@@ -117,7 +115,6 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Array, Array]:
     The greatest comes first; of equals the one with the lower index. NaN counts as greatest. Raises `ShapeError` if there are fewer than
     `k`.
 
-    >>> import volta_fn as vf
     >>> vf.lax.top_k(vf.numpy.array([3.0, 9.0, 5.0]), 2)
     (Array([9., 5.], dtype=float32), Array([1, 2], dtype=int32))
     """
@@ -140,7 +137,6 @@ def approx_max_k(
 
     They are exact, so JAX's options of approximation change nothing.
 
-    >>> import volta_fn as vf
     >>> vf.lax.approx_max_k(vf.numpy.array([3.0, 1.0, 2.0]), 2)
     (Array([3., 2.], dtype=float32), Array([0, 2], dtype=int32))
     """
@@ -159,7 +155,6 @@ def approx_min_k(
 
     They are of floating-point dtype, the least first; otherwise as `approx_max_k`.
 
-    >>> import volta_fn as vf
     >>> vf.lax.approx_min_k(vf.numpy.array([3.0, 9.0, 5.0]), 2)
     (Array([3., 5.], dtype=float32), Array([0, 2], dtype=int32))
     """
@@ -205,7 +200,6 @@ def argmax(operand: Any, axis: int, index_dtype: Any = INT32) -> Array:
 
     Raises `ShapeError` along an axis without elements.
 
-    >>> import volta_fn as vf
     >>> vf.lax.argmax(vf.numpy.array([1.0, 3.0, 3.0]), 0, "int32")
     Array(1, dtype=int32)
     """
@@ -217,7 +211,6 @@ def argmin(operand: Any, axis: int, index_dtype: Any = INT32) -> Array:
 
     Raises `ShapeError` along an axis without elements.
 
-    >>> import volta_fn as vf
     >>> vf.lax.argmin(vf.numpy.array([3, 1, 2]), 0)
     Array(1, dtype=int32)
     """

@@ -169,7 +169,6 @@ def reduce_window(
     Raises `ShapeError` for a geometry that does not fit the operand and for operands of several shapes, `DTypeError` if `init_value` is of
     another dtype, `ArgumentError` if there are no operands, and what `reduce` raises for a `computation` of other results.
 
-    >>> import volta_fn as vf
     >>> x = vf.numpy.array([3.0, 1.0, 4.0, 1.0])
     >>> vf.lax.reduce_window(x, -vf.numpy.inf, vf.lax.max, (2,), (2,))
     Array([3., 4.], dtype=float32)

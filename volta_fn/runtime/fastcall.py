@@ -19,7 +19,7 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,6 @@ from volta_fn.core.arrays.array import ArraySpec, ConcreteArray
 from volta_fn.runtime import system
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.runtime.result_allocator import HUGE, numpy_function
-
-# Programs.
 
 
 class ProgramWord(IntEnum):
@@ -250,34 +248,12 @@ class Addresses(NamedTuple):
     execute: int
 
 
-class FunctionMaker(Protocol):
-    """Makes Python functions of programs."""
-
-    def function(self, record: np.ndarray) -> Callable[..., int]:
-        """Return the function that calls a program, whose record must live as long."""
-
-    def of_arrays(
-        self,
-        program: Any,
-        record: np.ndarray,
-        makes: Sequence[Make],
-        specs: Sequence[ArraySpec],
-        within: type[tuple] | type[list] | None,
-        fallback: Callable[..., Any],
-    ) -> Callable[..., Any]:
-        """Return the function of arrays that calls a program.
-
-        It returns one array, or several `within` a tuple or a list; `call_record` explains the arguments. The function keeps them, and so
-        the program, whose memory its record refers to.
-        """
-
-
 class _MethodDef(ctypes.Structure):
     _fields_ = (("name", ctypes.c_char_p), ("method", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
 
 
 class FastcallEntry:
-    """Makes built-in functions, which call ``enter``.
+    """Makes Python functions of programs: built-in ones, which call ``enter``.
 
     Their definitions are never freed: the garbage collector reads them from each function, also when it collects what a process leaves.
     """
@@ -293,7 +269,7 @@ class FastcallEntry:
         self._new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
 
     def function(self, record: np.ndarray) -> Callable[..., int]:
-        """See `FunctionMaker`."""
+        """Return the function that calls a program, whose record must live as long."""
         return self._new(ctypes.addressof(self._enter), record.ctypes.data, None)
 
     def of_arrays(
@@ -305,7 +281,11 @@ class FastcallEntry:
         within: type[tuple] | type[list] | None,
         fallback: Callable[..., Any],
     ) -> Callable[..., Any]:
-        """See `FunctionMaker`."""
+        """Return the function of arrays that calls a program.
+
+        It returns one array, or several `within` a tuple or a list; `call_record` explains the arguments. The function keeps them, and so
+        the program, whose memory its record refers to.
+        """
         if self._layout is None:
             return fallback
         words, sizes = call_record(record, self._layout, makes, specs, within, fallback)
@@ -315,13 +295,13 @@ class FastcallEntry:
 
 
 class CtypesEntry:
-    """Makes Python functions that call ``execute`` by ctypes."""
+    """Makes the functions of `FastcallEntry` from calls of ``execute`` by ctypes."""
 
     def __init__(self, execute: int) -> None:
         self._execute = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(execute)
 
     def function(self, record: np.ndarray) -> Callable[..., int]:
-        """See `FunctionMaker`."""
+        """Return the function that calls a program, whose record must live as long."""
         words = {name: int(record[name]) for name in ProgramWord}
         template = np.ctypeslib.as_array((ctypes.c_int64 * words[ProgramWord.SLOTS]).from_address(words[ProgramWord.TEMPLATE]))
         in_arena = slice(words[ProgramWord.ARENA_FIRST], words[ProgramWord.ARENA_FIRST] + words[ProgramWord.ARENA_SLOTS])
@@ -353,7 +333,7 @@ class CtypesEntry:
         return fallback
 
 
-def make_entry(addresses: Addresses) -> FunctionMaker:
+def make_entry(addresses: Addresses) -> FastcallEntry | CtypesEntry:
     """Return a `FastcallEntry`, or a `CtypesEntry` if arrays have another layout."""
     return FastcallEntry(addresses) if _knows_arrays() else CtypesEntry(addresses.execute)
 

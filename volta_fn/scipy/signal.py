@@ -30,9 +30,6 @@ from volta_fn.settings import current as settings
 __all__ = ["convolve", "convolve2d", "correlate", "correlate2d", "csd", "detrend", "fftconvolve", "istft", "stft", "welch"]
 
 
-# Windows of segments of signals: Hann's, SciPy's others, or given numbers.
-
-
 def window_of(function: str, window: Any, length: int, dtype: np.dtype) -> Array:
     """Return a window of a length: by its name, as SciPy's `get_window`, or as given."""
     if isinstance(window, str) and window == "hann":

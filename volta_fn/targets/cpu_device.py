@@ -159,8 +159,8 @@ class CpuBackend(NumpyBackend):
     """The backend of the CPU: NumPy arrays as buffers, programs in machine code."""
 
     def __init__(self) -> None:
-        #: Whether programs become machine code.
         check_variables()
+        #: Whether programs become machine code.
         self.native = may_compile()
         self.accountant = Accountant(value_of("VOLTA_MEMORY"))
 

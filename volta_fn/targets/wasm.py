@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.emission import Block, Slot
 from volta_fn.compiler.ir.kernel import KernelCall, interpret
-from volta_fn.compiler.target import HostStep, Item, LoweredProgram
+from volta_fn.compiler.target import HostStep, Item, LoweredProgram, Pipeline
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import CompilerError
 from volta_fn.runtime.llvm.host import Host, generating_for, llvm
@@ -23,9 +23,6 @@ from volta_fn.targets.cpu.routine import Routine, routine_of
 from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, LoadedLaunch, LoadedRoutine, assemble
 from volta_fn.targets.cpu.runtime.executor import Mode
 from volta_fn.targets.cpu.target import CpuTarget
-
-if TYPE_CHECKING:
-    from volta_fn.compiler.target import Pipeline
 
 # Routines as one WebAssembly module.
 #

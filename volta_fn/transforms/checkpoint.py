@@ -48,7 +48,6 @@ def checkpoint(
         static_argnums: arguments that are not arrays.
         static_argnames: the same by name, where they are passed by it.
 
-    >>> import volta_fn as vf
     >>> cube = vf.checkpoint(lambda x: x * x * x)
     >>> vf.grad(cube)(vf.numpy.float32(2.0))
     Array(12., dtype=float32)
@@ -201,7 +200,6 @@ name_p: Primitive = Primitive(
 def checkpoint_name(x: Any, name: str) -> Any:
     """Name `x`, a pytree of arrays, for policies.
 
-    >>> import volta_fn as vf
     >>> float(vf.checkpoint_name(vf.numpy.sin(0.0), "sine"))
     0.0
     >>> policy = vf.checkpoint_policies.save_only_these_names("sine")

@@ -52,8 +52,6 @@ from volta_fn.transforms.differentiation import (
 from volta_fn.transforms.eager import RecordedTracer, Recording
 from volta_fn.transforms.vmap import batch_jaxpr, vmap_flat
 
-# Calls of functions with rules by users: arguments, tracing, checks, batching.
-
 #: The programs kept per function before all are dropped.
 _MOST_PROGRAMS = 512
 
@@ -425,7 +423,6 @@ class custom_vmap(RuledFunction):  # JAX's name
     In forward mode, mapped derivatives are those of the rule, so that it has to be differentiable. Reverse mode needs values without
     tangents, which a rule need not give: gradients are those of the function, and are batched as usual.
 
-    >>> import volta_fn as vf
     >>> @vf.custom_batching.custom_vmap
     ... def square(x):
     ...     return x * x
@@ -577,7 +574,6 @@ custom_vmap_call_p = call_primitive(
 def sequential_vmap(f: Callable[..., Any]) -> custom_vmap:
     """Make a function that `vmap` maps over one example after another, in a loop.
 
-    >>> import volta_fn as vf
     >>> vf.vmap(vf.custom_batching.sequential_vmap(lambda x: x * 2))(vf.numpy.arange(3.0))
     Array([0., 2., 4.], dtype=float32)
     """

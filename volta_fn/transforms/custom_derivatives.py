@@ -47,7 +47,6 @@ class custom_jvp(CustomFunction):  # JAX's name
         nondiff_argnums: positional arguments that are not differentiated (they may be anything, such as functions); the rule gets
             them first.
 
-    >>> import volta_fn as vf
     >>> @vf.custom_jvp
     ... def log1pexp(x):
     ...     return vf.numpy.log(1.0 + vf.numpy.exp(x))
@@ -207,7 +206,6 @@ class custom_vjp(CustomFunction):  # JAX's name
         nondiff_argnums: positional arguments that are not differentiated (they may be anything, such as functions); `bwd` gets them
             first.
 
-    >>> import volta_fn as vf
     >>> @vf.custom_vjp
     ... def clip_gradient(x):
     ...     return x
@@ -449,7 +447,6 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callab
     Raises:
         TreeError, ShapeError: the converted function is called with other structures or types.
 
-    >>> import volta_fn as vf
     >>> def half_of_derivative(y):
     ...     converted, consts = vf.closure_convert(lambda x: x * y, 1.0)
     ...     return converted(0.5, *consts)
@@ -502,7 +499,6 @@ def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     ``vjp(cotangent)`` returns the arguments' cotangents: a tuple, or the only one. It may use anything that `fun` has computed.
 
-    >>> import volta_fn as vf
     >>> @vf.custom_gradient
     ... def f(x):
     ...     return x ** 2, lambda g: g * 10.0 * x

@@ -93,7 +93,6 @@ def value_and_grad(
     Raises:
         GradientError: the result is not a real scalar, or an argument is not of floating or complex dtype.
 
-    >>> import volta_fn as vf
     >>> vf.value_and_grad(lambda x: x ** 2)(3.0)
     (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
     """
@@ -162,7 +161,6 @@ def grad(
 
     Arguments and errors are those of `value_and_grad`.
 
-    >>> import volta_fn as vf
     >>> vf.grad(vf.numpy.tanh)(2.0)
     Array(0.07065082, dtype=float32, weak_type=True)
     """
@@ -294,7 +292,6 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
     Returns ``(value, vjp_fun)``, or ``(value, vjp_fun, aux)`` with `has_aux`; ``vjp_fun(cotangent)`` gives one cotangent per argument.
     `reduce_axes` must be empty, as in `grad`.
 
-    >>> import volta_fn as vf
     >>> y, pull_back = vf.vjp(lambda x: x * x, 3.0)
     >>> pull_back(1.0)
     (Array(6., dtype=float32, weak_type=True),)
@@ -380,7 +377,6 @@ class VJP:
         An entry is a reference, to which the cotangent is added (the result has a `GradRef` instead), `GradValue()` for one that is
         returned, or `DontWant()` for one that is not wanted (the result has a `DidntWant`).
 
-        >>> import volta_fn as vf
         >>> total = vf.new_ref(1.0)
         >>> vf.vjp(lambda x: x * x, 3.0)[1].with_refs(total)(1.0), total
         ((GradRef(),), Ref(7., dtype=float32))
@@ -564,7 +560,6 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     Returns ``(value, tangent)``, or ``(value, tangent, aux)`` with `has_aux`. Raises `TreeError`, `ShapeError` or `DTypeError` if a
     tangent does not fit its primal.
 
-    >>> import volta_fn as vf
     >>> vf.jvp(lambda x: x * x, (3.0,), (1.0,))
     (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
     """
@@ -634,7 +629,6 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     It costs one evaluation of `fun`; a call of the linear function costs the derivative's own work only. The linear function is a pytree
     of values that the evaluation saved, so a jitted function may return it and another may take it.
 
-    >>> import volta_fn as vf
     >>> y, push = vf.linearize(lambda x: x ** 3, 2.0)
     >>> push(1.0)
     Array(12., dtype=float32, weak_type=True)

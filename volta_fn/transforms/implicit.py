@@ -48,7 +48,6 @@ def linear_call(fun: Callable[..., Any], fun_transpose: Callable[..., Any], resi
         GradientError: `residual_args` are differentiated.
         ShapeError: `fun_transpose` returns other types than those of `linear_args`.
 
-    >>> import volta_fn as vf
     >>> double = lambda x: vf.custom_derivatives.linear_call(lambda r, x: r * x, lambda r, ct: r * ct + 1.0, 2.0, x)
     >>> double(3.0), vf.grad(double)(3.0)
     (Array(6., dtype=float32, weak_type=True), Array(3., dtype=float32, weak_type=True))

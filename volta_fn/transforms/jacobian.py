@@ -53,7 +53,6 @@ def jacfwd(
     which has shape ``(*value shape, *argument shape)``. With `has_aux`, `fun` returns (value, aux) and so does the Jacobian.
     Raises `GradientError` for arguments that are not of real floating dtype (complex with `holomorphic`).
 
-    >>> import volta_fn as vf
     >>> vf.jacfwd(lambda x: x ** 2)(vf.numpy.array([1.0, 2.0]))
     Array([[2., 0.],
            [0., 4.]], dtype=float32)
@@ -115,7 +114,6 @@ def jacrev(
 
     Structure and arguments are those of `jacfwd`. Real functions of complex arguments need no flag, as for `grad`.
 
-    >>> import volta_fn as vf
     >>> vf.jacrev(lambda x: x.sum())(vf.numpy.array([1.0, 2.0]))
     Array([1., 1.], dtype=float32)
     """
@@ -159,7 +157,6 @@ def hessian(
 
     Their structure is that of two nested Jacobians.
 
-    >>> import volta_fn as vf
     >>> vf.hessian(lambda x: (x ** 3).sum())(vf.numpy.array([1.0, 2.0]))
     Array([[ 6.,  0.],
            [ 0., 12.]], dtype=float32)
@@ -173,7 +170,6 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
     `primals` are arrays or `ShapeDtypeStruct` of the arguments' types. Returns the function from a cotangent of the result to a tuple
     of cotangents. `reduce_axes` must be empty, as in `grad`. Raises `GradientError` if `fun` is not linear.
 
-    >>> import volta_fn as vf
     >>> vf.linear_transpose(lambda x: 3.0 * x, 1.0)(2.0)
     (Array(6., dtype=float32, weak_type=True),)
     """

@@ -66,7 +66,6 @@ def vmap(
         ShapeError: the mapped axes differ in size, or an argument lacks the axis.
         TreeError: in_axes or out_axes do not fit the arguments or results.
 
-    >>> import volta_fn as vf
     >>> x = vf.numpy.arange(6.0).reshape(2, 3)
     >>> vf.vmap(lambda row: row.sum())(x)
     Array([ 3., 12.], dtype=float32)
@@ -363,7 +362,6 @@ def map(f: Callable[[Any], R], xs: Any, *, batch_size: int | None = None) -> R:
         ArgumentError: there are no arrays, or `batch_size` is negative.
         ShapeError: the leading sizes differ.
 
-    >>> import volta_fn as vf
     >>> vf.lax.map(lambda x: x * x, vf.numpy.arange(4))
     Array([0, 1, 4, 9], dtype=int32)
     """

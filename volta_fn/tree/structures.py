@@ -432,7 +432,6 @@ def pformat(tree: Any, *, width: int = 80, indent: int = 2) -> str:
     Raises:
         ArgumentError: `width` or `indent` is negative.
 
-    >>> import volta_fn as vf
     >>> params = {"layers": [{"w": vf.numpy.ones((784, 512)), "b": vf.numpy.ones(512)}] * 2, "step": 3}
     >>> print(vf.tree.pformat(params, width=40))
     {  # 4 arrays, 803,840 elements, 3,215,360 bytes
@@ -451,7 +450,6 @@ def pformat(tree: Any, *, width: int = 80, indent: int = 2) -> str:
 def pprint(tree: Any, *, width: int = 80, indent: int = 2) -> None:
     """Print a tree with the types of its arrays and its sizes; see `pformat`.
 
-    >>> import volta_fn as vf
     >>> vf.tree.pprint((vf.numpy.ones(3), None))
     (f32[3], None)
     """

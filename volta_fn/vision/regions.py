@@ -279,9 +279,6 @@ def _over_samples(axes: Axes, body: Callable[[Array, Array, Any], Any], start: A
     return lax.fori_loop(0, most * across, step, start)
 
 
-# Maxima of pixels.
-
-
 @jit
 def _maxima(maps: Array, rois: Array, axes: Axes) -> Array:
     """Return the largest pixel of each bin, 0 where it has none."""

@@ -110,7 +110,6 @@ class Function:
             holds at first, a `ShapeDtypeStruct`, or a pytree of these. An input has the name of the function's parameter.
         results: the name of each result. One that is a name of the state updates it, in place where it can; others are read by the page.
 
-    >>> import volta_fn as vf
     >>> step = vf.web.Function(lambda w, x: (w + x, (w * x).sum()), ["w", vf.ShapeDtypeStruct((3,), "float32")], ["w", "total"])
     >>> step.results
     ('w', 'total')
@@ -453,7 +452,7 @@ class _Builder:
         """Plan a function and return it as JSON."""
         arguments = arguments_of(name, function, state)
         numbers = [number for argument in arguments for number in self._numbers_of(name, argument)]
-        lowered = self._lower(name, function, arguments)
+        lowered = self._lower(function, arguments)
         plan = self._plan(name, lowered)
         self.plans[name], self.lowered[name] = plan, lowered
         results = self._results(name, function, lowered, state)
@@ -471,7 +470,7 @@ class _Builder:
             return [self.numbers[leaf.name] for leaf in leaves_of(argument.name, argument.value)]
         return [self.declare(Leaf(f"{name}/{leaf.name}", leaf.value), "input") for leaf in leaves_of(argument.name, argument.value)]
 
-    def _lower(self, name: str, function: Function, arguments: list[Argument]) -> Lowered:
+    def _lower(self, function: Function, arguments: list[Argument]) -> Lowered:
         names = [argument.name for argument in arguments if argument.is_state]
         updated = [i for i, a in enumerate(arguments) if a.is_state and a.name in function.results and names.count(a.name) == 1]
         values = [argument.value for argument in arguments]
@@ -595,7 +594,7 @@ def export_web(
         ArgumentTypeError: `state` or `functions` is not a dictionary, or a function is not a `Function`.
         SerializationError: a file cannot be read or written.
 
-    >>> import tempfile, volta_fn as vf
+    >>> import tempfile
     >>> step = vf.web.Function(lambda w, x: (w - 0.1 * x, (w * x).sum()), ["w", vf.ShapeDtypeStruct((3,), "float32")], ["w", "loss"])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     page = vf.export_web(f"{folder}/page.html", state={"w": vf.numpy.ones(3)}, functions={"step": step})

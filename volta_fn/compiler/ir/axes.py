@@ -32,8 +32,6 @@ from volta_fn.compiler.ir.kernel import (
 )
 from volta_fn.core.aval import Shape
 
-# Analysis of a kernel for code generation: offsets in memory, and dependences.
-
 Axes = frozenset[int]
 
 #: Bytes of an array that may exceed a core's own caches.

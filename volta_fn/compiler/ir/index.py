@@ -18,8 +18,6 @@ from volta_fn.primitives.data_movement.slicing import concatenate_p, pad_p, slic
 from volta_fn.primitives.elementwise.cast import bitcast_convert_type_p, convert_element_type_p
 from volta_fn.primitives.elementwise.selection import select_n_p
 
-# Affine index arithmetic: the array element that an iteration of a loop touches.
-#
 # A loop has *axes*, numbered, of known sizes. An `Affine` is an integer that depends on the iteration: ``offset + Σ coefficient · axis``.
 # An *index* is one `Affine` per dimension of an array. Views of arrays (transpose, slice, reverse, reshape, …) map indices to indices; a
 # reshape may need a loop axis to be split in two first, which it asks for by raising `SplitAxis`.

@@ -26,8 +26,6 @@ from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, iota_
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.cast import convert_element_type_p
 
-# The patterns of attention: softmax, its derivative, logits, and matrix products.
-
 #: Less than any logit to be expected, so that its weight is negligible.
 _LEAST_LOGIT = -0.7 * float(np.finfo(np.float32).max)
 

@@ -327,9 +327,6 @@ def by_panels(x: Array, width: int) -> Array:
     return select(is_finite(real_part(last)), factor, tril(broadcast_to(_constant(np.asarray(np.nan, x.dtype)), factor.shape)))
 
 
-# Products with quantised matrices as loops over blocks of rows.
-
-
 def expand_quantized_products(
     closed: ClosedJaxpr, has_routine: Callable[[Equation], bool], block_numbers: int = BLOCK_NUMBERS
 ) -> ClosedJaxpr:
@@ -338,9 +335,6 @@ def expand_quantized_products(
     Those for which the target has a routine stay. Matrices of at most `block_numbers` are one block.
     """
     return _with_calls(closed, quantized_dot_p, lambda eqn: None if has_routine(eqn) else partial(expanded, most=block_numbers))
-
-
-# Ragged products as loops over blocks of rows.
 
 
 def expand_ragged_products(closed: ClosedJaxpr) -> ClosedJaxpr:

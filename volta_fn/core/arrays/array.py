@@ -560,7 +560,6 @@ def _remedy(value: Any) -> str:
 def aval_of(x: Any) -> ShapedArray:
     """Return the type of an array, NumPy array, scalar or `ShapeDtypeStruct`.
 
-    >>> import volta_fn as vf
     >>> vf.typeof(vf.numpy.ones((2, 3)))
     f32[2,3]
     """

@@ -115,7 +115,7 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
     Values that are being traced pass through: the program runs where its arguments are.
     Raises `DeviceError` for an unknown device.
 
-    >>> import numpy as np, volta_fn as vf
+    >>> import numpy as np
     >>> vf.device_put({"w": np.ones(2, np.float32)}, "cpu")
     {'w': Array([1., 1.], dtype=float32)}
     """
@@ -192,7 +192,6 @@ def device_get(x: Any) -> Any:
 
     Traced arrays have no elements yet, and stay as they are.
 
-    >>> import volta_fn as vf
     >>> vf.device_get([vf.numpy.arange(2), 1.5])
     [array([0, 1], dtype=int32), 1.5]
     """
@@ -204,7 +203,6 @@ def copy_to_host_async(x: T) -> T:
 
     Calls the method `copy_to_host_async` of other leaves that have one.
 
-    >>> import volta_fn as vf
     >>> vf.copy_to_host_async({"x": vf.numpy.ones(2)})
     {'x': Array([1., 1.], dtype=float32)}
     """
@@ -217,7 +215,6 @@ def copy_to_host_async(x: T) -> T:
 def block_until_ready(x: T) -> T:
     """Return `x` once all of its arrays are computed.
 
-    >>> import volta_fn as vf
     >>> vf.block_until_ready({"x": vf.numpy.ones(2) + 1})
     {'x': Array([2., 2.], dtype=float32)}
     """

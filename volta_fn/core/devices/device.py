@@ -198,7 +198,6 @@ class Backend(Protocol):
 class Device:
     """One processor that holds arrays and runs programs.
 
-    >>> import volta_fn as vf
     >>> vf.devices("cpu")[0]
     CpuDevice(id=0)
     >>> vf.devices("cpu")[0].kind
@@ -290,7 +289,6 @@ class Device:
 
         These are the bytes in use, at most in use, allocated, and the limit if there is one.
 
-            >>> import volta_fn as vf
             >>> sorted(vf.devices("cpu")[0].memory_stats())[:2]
             ['bytes_in_use', 'bytes_reserved']
         """
@@ -393,7 +391,6 @@ def devices(backend: str | None = None) -> list[Device]:
 
     Raises `DeviceError` for an unknown platform.
 
-    >>> import volta_fn as vf
     >>> vf.devices("cpu")
     [CpuDevice(id=0)]
     """
@@ -418,7 +415,6 @@ def set_cpu_devices(count: int) -> None:
     This serves to try programs for several devices. JAX's setting for it is `jax_num_cpu_devices`. Raises `ArgumentError` if `count` is
     less than 1, or than the number of devices that are in use: before the CPU's first use any number can replace another.
 
-    >>> import volta_fn as vf
     >>> vf.set_cpu_devices(len(vf.devices("cpu")))
     """
     if isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < 1:
@@ -451,7 +447,6 @@ def found_devices() -> tuple[Device, ...]:
 def device_count(backend: str | None = None) -> int:
     """Return the number of devices of a platform (default: the default device's).
 
-    >>> import volta_fn as vf
     >>> vf.device_count() == len(vf.devices())
     True
     """
@@ -508,7 +503,6 @@ def process_count(backend: str | None = None) -> int:
 def default_backend() -> str:
     """Return the platform of the default device, such as "cpu".
 
-    >>> import volta_fn as vf
     >>> vf.default_backend() in ("cpu", "gpu")
     True
     """
@@ -532,7 +526,6 @@ def device_memory_stats(device: str | Device | None = None) -> MemoryStats:
 
     On the CPU it is that of the process.
 
-    >>> import volta_fn as vf
     >>> stats = vf.device_memory_stats("cpu")
     >>> 0 < stats.in_use <= stats.peak
     True
@@ -543,7 +536,6 @@ def device_memory_stats(device: str | Device | None = None) -> MemoryStats:
 def device_work_stats(device: str | Device | None = None) -> WorkStats:
     """Return the work of a device (default: the default device) so far.
 
-    >>> import volta_fn as vf
     >>> vf.device_work_stats("cpu").under_way
     0
     """
@@ -595,7 +587,6 @@ def set_recovery(policy: str | None, *, every: int = 100, device: str | Device |
 
     Raises `ArgumentError` for an unknown policy, or if `every` is no positive integer.
 
-    >>> import volta_fn as vf
     >>> vf.set_recovery("checkpoint", every=50)
     >>> vf.set_recovery(None)
     """
@@ -656,7 +647,6 @@ def set_visible_platforms(names: Sequence[str] | None) -> None:
 def default_device(new_val: str | Device) -> Iterator[Device]:
     """Make a device the default of this thread or asyncio task in a ``with`` block.
 
-    >>> import volta_fn as vf
     >>> with vf.default_device("cpu"):
     ...     x = vf.numpy.zeros(3)
     >>> x.device

@@ -137,7 +137,7 @@ def make_array_from_callback(
 ) -> Array:
     """Make an array from a function of indices, which is called once for each device.
 
-    >>> import numpy as np, volta_fn as vf
+    >>> import numpy as np
     >>> sharding = vf.sharding.SingleDeviceSharding("cpu")
     >>> vf.make_array_from_callback((3,), sharding, lambda index: np.arange(3.0, dtype="float32")[index])
     Array([0., 1., 2.], dtype=float32)
@@ -163,7 +163,7 @@ def make_array_from_process_local_data(sharding: Any, local_data: Any, global_sh
 
     Raises `ShapeError` if this process's shard of an array of that shape has another shape.
 
-    >>> import numpy as np, volta_fn as vf
+    >>> import numpy as np
     >>> sharding = vf.NamedSharding(vf.make_mesh({"data": vf.process_count()}), vf.P("data"))
     >>> vf.make_array_from_process_local_data(sharding, np.arange(2, dtype="int32"))
     Array([0, 1], dtype=int32)
@@ -380,7 +380,6 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
 
     Raises `ShapeError` if the mesh's axes do not divide an array's dimensions, and `ArgumentError` if there is no such axis.
 
-    >>> import volta_fn as vf
     >>> with vf.make_mesh((1,), ("data",)):
     ...     vf.lax.with_sharding_constraint(vf.numpy.ones(2), vf.P("data"))
     Array([1., 1.], dtype=float32)

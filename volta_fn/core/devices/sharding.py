@@ -21,8 +21,6 @@ from volta_fn.core.trace import ProcessGrid, current_mesh, read_mesh
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 from volta_fn.lazy_imports import load
 
-# Meshes: devices, or numbers of devices, along named axes.
-#
 # `volta_fn.sharding.shard_map` maps over the axes. One device may stand at several positions of a mesh.
 
 
@@ -109,7 +107,6 @@ class _Axes:
 class AbstractMesh(_Axes):
     """Named axes without devices.
 
-    >>> import volta_fn as vf
     >>> vf.sharding.AbstractMesh((2, 4), ("data", "model"))
     AbstractMesh('data': 2, 'model': 4)
     """
@@ -156,7 +153,7 @@ class Mesh(_Axes):
         axis_names: a name for each axis, or one name.
         axis_types: the type of each axis, or one for all; by default `AxisType.Auto`.
 
-    >>> import numpy as np, volta_fn as vf
+    >>> import numpy as np
     >>> mesh = vf.sharding.Mesh(np.array(vf.devices("cpu")[:1]).reshape(1, 1), ("data", "model"))
     >>> mesh.shape, mesh.size
     ({'data': 1, 'model': 1}, 1)
@@ -271,7 +268,6 @@ def make_mesh(
 
     Raises `DeviceError` if these are too few, and `ArgumentError` if there is not one name for each axis.
 
-    >>> import volta_fn as vf
     >>> vf.make_mesh((1, 1), ("data", "model"))
     Mesh('data': 1, 'model': 1)
     >>> vf.make_mesh({"data": vf.process_count()})
@@ -315,7 +311,6 @@ class _Unconstrained:
 class PartitionSpec:
     """The mesh axis, or axes, that splits each dimension of an array; or None.
 
-    >>> import volta_fn as vf
     >>> vf.P("data", None, ("model", "stage"))
     P('data', None, ('model', 'stage'))
     """
@@ -349,7 +344,6 @@ class PartitionSpec:
     def update(self, **changes: Any) -> PartitionSpec:
         """Return a spec with other `partitions`, `unreduced` or `reduced` axes.
 
-        >>> import volta_fn as vf
         >>> vf.P("data").update(partitions=("data", None))
         P('data', None)
         """
@@ -504,7 +498,6 @@ class NamedSharding(Sharding):
 
     Raises `ArgumentError` if the mesh lacks an axis, or one splits two dimensions.
 
-    >>> import volta_fn as vf
     >>> vf.NamedSharding(vf.make_mesh((1,), ("data",)), vf.P("data")).shard_shape((8, 2))
     (8, 2)
     """

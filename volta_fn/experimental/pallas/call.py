@@ -247,7 +247,6 @@ def pallas_call(
         TreeError, ShapeError, DTypeError: specifications whose structure is not that of the arrays, blocks of another rank, an index map
             that does not return an integer for each dimension.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.experimental import pallas as pl
     >>> def add(x_ref, y_ref, o_ref):
     ...     o_ref[...] = x_ref[...] + y_ref[...]
@@ -400,7 +399,6 @@ def core_map(
 
     Raises `ArgumentError` if the function returns something.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.experimental import pallas as pl
     >>> def fill(ref):
     ...     @pl.core_map(pl.tpu.create_tensorcore_mesh("core", num_cores=3))
@@ -456,7 +454,6 @@ def kernel(
 
     Raises `ArgumentError` if functions and meshes do not correspond, or a function returns something.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.experimental import pallas as pl
     >>> @pl.kernel(out_type=vf.ShapeDtypeStruct((4,), "float32"), mesh=pl.tpu.create_tensorcore_mesh("core", num_cores=2))
     ... def double(x_ref, y_ref):
@@ -497,7 +494,6 @@ def estimate_cost(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> CostEst
     These are those of arguments and results. Arguments may be `ShapeDtypeStruct`. Only arithmetic, products of matrices and elementary
     functions count, as in JAX, and a loop counts all of its iterations.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.experimental import pallas as pl
     >>> x = vf.ShapeDtypeStruct((8, 8), "float32")
     >>> pl.estimate_cost(lambda x, y: vf.numpy.exp(x @ y), x, x)

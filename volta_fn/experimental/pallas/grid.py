@@ -37,8 +37,6 @@ from volta_fn.primitives.loops import cond_p, fori_loop, while_p
 from volta_fn.primitives.scan import scan_p
 from volta_fn.transforms.vmap import vmap
 
-# Grids.
-
 
 @dataclass(frozen=True)
 class Axis:

@@ -71,7 +71,6 @@ def program_id(axis: int) -> Array:
 
     Raises `ArgumentError` outside of a kernel, and if the grid has no such axis.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.experimental import pallas as pl
     >>> def kernel(o_ref):
     ...     o_ref[pl.program_id(0)] = 10 * pl.program_id(0)
@@ -93,7 +92,6 @@ def num_programs(axis: int) -> Any:
 def when(condition: Any, /) -> Callable[[Callable[[], Any]], None]:
     """Run the decorated function of no arguments if a condition is true.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.experimental import pallas as pl
     >>> def kernel(x_ref, o_ref):
     ...     o_ref[...] = x_ref[...]
@@ -119,7 +117,6 @@ def loop(lower: Any, upper: Any, *, init_carry: Any = None, step: Any = 1, unrol
 
     With `init_carry` it is a function of index and carry, and its name becomes the last carry.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.experimental import pallas as pl
     >>> pl.loop(0, 10, step=3, init_carry=0)(lambda i, total: total + i)
     Array(18, dtype=int32, weak_type=True)
@@ -147,7 +144,6 @@ def run_scoped(f: Callable[..., Any], *types: Any, collective_axes: Hashable = (
 
     `collective_axes` is accepted for compatibility. Raises `ArgumentTypeError` for what is no type of memory.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.experimental import pallas as pl
     >>> def square(x, ref):
     ...     ref[...] = x
@@ -180,7 +176,6 @@ def run_state(f: Callable[..., None]) -> Callable[[T], T]:
 
     It returns the references' last values.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.experimental import pallas as pl
     >>> pl.run_state(lambda ref: ref.__setitem__(0, 5.0))(vf.numpy.zeros(2))
     Array([5., 0.], dtype=float32)
@@ -473,7 +468,6 @@ def fusible(f: Callable[..., Any] | None = None, *, output_fusion_prefix: Any = 
         f: called with a `Fusion` without arguments in place of each array, and last with a tree of None.
         output_fusion_prefix: the structure of this tree.
 
-    >>> import volta_fn as vf
     >>> double = fusible(lambda x, out: 2 * x() if out is None else out(2 * x()))
     >>> fuse(lambda x: double(x + 1) - 1)(vf.numpy.arange(3))
     Array([1, 3, 5], dtype=int32)

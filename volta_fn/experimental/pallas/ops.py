@@ -156,7 +156,6 @@ def mha(
         return_residuals: return a list of the result and of the logarithms to base 2 of the sums of exponentials, of shape
             (batch, heads, T); it cannot be differentiated.
 
-    >>> import volta_fn as vf
     >>> mha(*[vf.numpy.ones((1, 3, 2, 4))] * 3, vf.numpy.array([[0, 0, 1]])).shape
     (1, 3, 2, 4)
     """
@@ -198,7 +197,6 @@ def flash_attention(
         causal: query t sees keys up to t only.
         sm_scale: factor of the logits.
 
-    >>> import volta_fn as vf
     >>> flash_attention(*[vf.numpy.ones((1, 2, 3, 4))] * 3).shape
     (1, 2, 3, 4)
     """
@@ -264,7 +262,6 @@ def gqa(
         return_residuals: return the result and the pair of sums of exponentials and largest logits, each of shape (batch, heads).
         normalize_output: whether to divide by the sums; without, `return_residuals` must be true, else `UnsupportedError` is raised.
 
-    >>> import volta_fn as vf
     >>> gqa(vf.numpy.ones((1, 4, 8)), *[vf.numpy.ones((1, 3, 2, 8))] * 2, kv_seq_len=2).shape
     (1, 4, 8)
     """
@@ -351,7 +348,6 @@ def paged_attention(
         mask_value: the logit of hidden keys.
         attn_logits_soft_cap: bounds logits smoothly: x becomes ``cap tanh(x / cap)``.
 
-    >>> import volta_fn as vf
     >>> pages = vf.numpy.ones((2, 6, 4, 8))
     >>> paged_attention(vf.numpy.ones((1, 4, 8)), pages, pages, vf.numpy.array([[5, 0]]), vf.numpy.array([7])).shape
     (1, 4, 8)
@@ -404,7 +400,6 @@ def quantize(x: Any) -> QuantizedTensor:
 
     They are scaled by the largest magnitude along the last axis.
 
-    >>> import volta_fn as vf
     >>> quantize(vf.numpy.array([1.0, -0.5])).weight
     Array([127, -64], dtype=int8)
     """
@@ -455,7 +450,6 @@ def layer_norm(
 
     Statistics are computed in float32.
 
-    >>> import volta_fn as vf
     >>> layer_norm(vf.numpy.array([[1.0, 3.0]]), 1.0, 0.0, eps=0.0)
     Array([[-1.,  1.]], dtype=float32)
     """
@@ -477,7 +471,6 @@ def rms_norm(
 
     They are multiplied by `weight`, and `bias` is added; statistics are computed in float32.
 
-    >>> import volta_fn as vf
     >>> rms_norm(vf.numpy.array([[3.0, 3.0]]), 1.0, 0.5, eps=0.0)
     Array([[1.5, 1.5]], dtype=float32)
     """
@@ -493,7 +486,6 @@ def softmax(x: Any, *, axis: int = -1, num_warps: int = 4, interpret: bool = Fal
 
     Raises `UnsupportedError` for other axes, as JAX does.
 
-    >>> import volta_fn as vf
     >>> softmax(vf.numpy.zeros(2))
     Array([0.5, 0.5], dtype=float32)
     """
@@ -514,7 +506,6 @@ def matmul(x: Any, y: Any, *, block_shape: tuple[int, int], block_k: int = 256, 
 
     The result has the dtype `out_dtype`; raises `ArgumentError` if it is None and the operands' dtypes differ.
 
-    >>> import volta_fn as vf
     >>> matmul(vf.numpy.ones((2, 3)), vf.numpy.ones((3, 1)), block_shape=(128, 128)).ravel()
     Array([3., 3.], dtype=float32)
     """
@@ -548,7 +539,6 @@ def gmm(
         group_offset: the first group, an integer array without axes.
         existing_out: the rows of other groups, of the result's type; zeros without it.
 
-    >>> import volta_fn as vf
     >>> matrices = vf.numpy.array([[[1.0]], [[10.0]]])
     >>> gmm(vf.numpy.array([[1.0], [2.0], [3.0]]), matrices, vf.numpy.array([2, 1])).ravel()
     Array([ 1.,  2., 30.], dtype=float32)
@@ -591,7 +581,6 @@ def tgmm(
         group_offset, num_actual_groups: the first group of the result, and the number of its groups (default: all).
         existing_out: added to the result.
 
-    >>> import volta_fn as vf
     >>> tgmm(vf.numpy.ones((1, 3)), vf.numpy.ones((3, 1)), vf.numpy.array([2, 1])).ravel()
     Array([2., 1.], dtype=float32)
     """

@@ -168,7 +168,6 @@ class AsyncCopyDescriptor:
 def make_async_copy(src_ref: Any, dst_ref: Any, sem: Any) -> AsyncCopyDescriptor:
     """Return a copy that has not started.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.experimental.pallas import tpu as pltpu
     >>> one, other = vf.new_ref(vf.numpy.ones(2)), vf.new_ref(vf.numpy.zeros(2))
     >>> copy = pltpu.make_async_copy(one, other, None)

@@ -140,7 +140,6 @@ class BCOO(JAXSparse):
 
     Under `vmap` the batch dimensions are those of data and indices: a function mapped over an array of `n_batch` 1 gets one of `n_batch` 0.
 
-    >>> import volta_fn as vf
     >>> m = BCOO((vf.numpy.array([1.0, 2.0]), vf.numpy.array([[0, 1], [1, 0]])), shape=(2, 2))
     >>> m.todense()
     Array([[0., 1.],
@@ -476,7 +475,6 @@ def random_bcoo(
     Raises:
         ArgumentError: the numbers of dimensions do not fit the shape, or `nse` is negative or too large.
 
-    >>> import volta_fn as vf
     >>> random_bcoo(vf.random.key(0), (3, 4), nse=0.5)
     BCOO(float32[3, 4], nse=6)
     """

@@ -39,7 +39,6 @@ def lobpcg_standard(A: Any, X: Any, m: int = 100, tol: Any = None) -> tuple[Arra
     Each iteration finds the best vectors in the space of the current ones, their residuals, and the last steps (Knyazev, 2001). A QR
     decomposition makes an orthonormal basis of it.
 
-    >>> import volta_fn as vf
     >>> start = vf.random.normal(vf.random.key(0), (8, 1))
     >>> lobpcg_standard(vf.numpy.diag(vf.numpy.arange(8.0)), start)[0].round(3)
     Array([7.], dtype=float32)
@@ -132,7 +131,6 @@ def spsolve(data: Any, indices: Any, indptr: Any, b: Any, tol: float = 1e-6, reo
 
     Derivatives by data and `b` are solutions of further systems; `vmap` solves one system after another.
 
-    >>> import volta_fn as vf
     >>> m = CSR.fromdense(vf.numpy.array([[2.0, 0.0], [1.0, 4.0]]))
     >>> spsolve(m.data, m.indices, m.indptr, vf.numpy.array([2.0, 9.0]))
     Array([1., 2.], dtype=float32)

@@ -141,7 +141,6 @@ def _with_padding(mat: BCOO) -> BCOO:
 class COO(_Format):
     """A matrix by elements: ``COO((data, row, col), shape=…)``.
 
-    >>> import volta_fn as vf
     >>> COO((vf.numpy.ones(2), vf.numpy.array([0, 1]), vf.numpy.array([1, 0])), shape=(2, 2)) @ vf.numpy.arange(2.0)
     Array([1., 0.], dtype=float32)
     """
@@ -168,7 +167,6 @@ class BCSR(_Format):
     and any number of batch dimensions before and dense ones behind: data have the shape (batch dimensions…, nse, dense dimensions…),
     indices (batch dimensions…, nse), and indptr (batch dimensions…, rows + 1). Raises `ShapeError` for others.
 
-    >>> import volta_fn as vf
     >>> BCSR.fromdense(vf.numpy.eye(2)).indptr
     Array([0, 1, 2], dtype=int32)
     """
@@ -403,7 +401,6 @@ def bcsr_todense(mat: BCSR) -> Array:
 def bcsr_extract(indices: Any, indptr: Any, mat: Any) -> Array:
     """Return the elements of a dense array at the indices of a `BCSR` array.
 
-    >>> import volta_fn as vf
     >>> bcsr_extract([1, 0], [0, 1, 2], vf.numpy.array([[5.0, 6.0], [7.0, 8.0]]))
     Array([6., 7.], dtype=float32)
     """

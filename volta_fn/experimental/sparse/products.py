@@ -189,7 +189,6 @@ def bcoo_dot_general_sampled(A: Any, B: Any, indices: Any, *, dimension_numbers:
     Returns:
         The data of such an array. Indices out of range give 0.
 
-    >>> import volta_fn as vf
     >>> a, b = vf.numpy.array([[1.0, 2.0], [3.0, 4.0]]), vf.numpy.array([[5.0, 6.0], [7.0, 8.0]])
     >>> bcoo_dot_general_sampled(a, b, vf.numpy.array([[0, 1], [1, 0]]), dimension_numbers=(((1,), (0,)), ((), ())))
     Array([22., 43.], dtype=float32)
@@ -331,7 +330,6 @@ def bcoo_conv_general_dilated(
 
     Raises `ArgumentTypeError` if neither array is sparse, and what `lax.conv_general_dilated` raises for shapes that do not fit.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.experimental import sparse
     >>> m = sparse.BCOO.fromdense(vf.numpy.array([[[1.0, 0.0, 2.0]]]))
     >>> sparse.bcoo_conv_general_dilated(m, vf.numpy.ones((1, 1, 2)), window_strides=(1,), padding="VALID").todense()

@@ -57,7 +57,6 @@ def bcoo_update_layout(mat: BCOO, *, n_batch: int | None = None, n_dense: int | 
         ArgumentError: the numbers do not fit the array, or `on_inefficient` is another value.
         SparseEfficiencyError: the result would store many zeros, and `on_inefficient` is "error".
 
-    >>> import volta_fn as vf
     >>> m = BCOO.fromdense(vf.numpy.array([[0.0, 2.0], [3.0, 0.0]]))
     >>> bcoo_update_layout(m, n_dense=1, on_inefficient=None).data
     Array([[0., 2.],
@@ -168,7 +167,6 @@ def bcoo_transpose(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
 def bcoo_rev(operand: BCOO, dimensions: Sequence[int]) -> BCOO:
     """Reverse the order of elements along dimensions, as `lax.rev` does.
 
-    >>> import volta_fn as vf
     >>> bcoo_rev(BCOO.fromdense(vf.numpy.array([0, 1, 2])), (0,)).todense()
     Array([2, 1, 0], dtype=int32)
     """
@@ -191,7 +189,6 @@ def bcoo_broadcast_in_dim(mat: BCOO, *, shape: Sequence[int], broadcast_dimensio
     A new dimension before the first sparse one is a batch dimension, one behind the first dense dimension is dense, and others are
     sparse: these repeat the elements.
 
-    >>> import volta_fn as vf
     >>> m = BCOO.fromdense(vf.numpy.array([0, 3]))
     >>> bcoo_broadcast_in_dim(m, shape=(2, 2), broadcast_dimensions=(1,)).todense()
     Array([[0, 3],
@@ -385,7 +382,6 @@ def bcoo_dynamic_slice(mat: BCOO, start_indices: Sequence[Any], slice_sizes: Seq
 
     A block that would reach beyond the array begins earlier.
 
-    >>> import volta_fn as vf
     >>> bcoo_dynamic_slice(BCOO.fromdense(vf.numpy.arange(4)), (3,), (2,)).todense()
     Array([2, 3], dtype=int32)
     """

@@ -63,7 +63,6 @@ def sparsify(f: Callable[..., Any], use_tracer: bool = False) -> Callable[..., A
     Raises:
         UnsupportedError: an operation of a sparse array would make its zeros other numbers.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.experimental import sparse
     >>> m = sparse.BCOO.fromdense(vf.numpy.array([[0.0, 2.0], [3.0, 0.0]]))
     >>> sparse.sparsify(lambda m, v: vf.numpy.sin(2 * m.T) @ v)(m, vf.numpy.ones(2))
@@ -144,7 +143,6 @@ def bcoo_gather(
     Indices out of range are moved into it. The dimensions of `start_indices` are batch dimensions of the result if they come first; else
     the result has no batch dimensions. Raises `UnsupportedError` if an operand has batching dimensions.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.experimental import sparse
     >>> sparse.sparsify(lambda m: m[vf.numpy.array([1, 1])])(sparse.eye(2)).todense()
     Array([[0., 1.],
@@ -343,7 +341,6 @@ def value_and_grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, ha
 
     Such a gradient has the indices of its argument.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.experimental import sparse
     >>> m = sparse.BCOO.fromdense(vf.numpy.array([[0.0, 2.0], [3.0, 0.0]]))
     >>> sparse.grad(lambda m: (m @ vf.numpy.array([5.0, 7.0])).sum())(m).todense()
@@ -421,7 +418,6 @@ def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: b
 
     The Jacobian has the dimensions of the result as batch dimensions, and the indices of the argument.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.experimental import sparse
     >>> m = sparse.BCOO.fromdense(vf.numpy.array([[0.0, 2.0], [3.0, 0.0]]))
     >>> sparse.jacfwd(lambda m: m @ vf.numpy.array([5.0, 7.0]))(m)

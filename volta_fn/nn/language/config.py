@@ -77,9 +77,6 @@ class RopeParameters:
             )
 
 
-# What tells one family of models from another and is not written in config.json.
-
-
 @dataclass(frozen=True, slots=True)
 class Family:
     """The traits of models of one `model_type`.

@@ -307,9 +307,6 @@ class FeatureAlphaDropout(AlphaDropout):
         return (*shape[:2], *[1] * (len(shape) - 2))
 
 
-# The randomised leaky ReLU.
-
-
 class RReLU(Module):
     """Leaky ReLU whose slope is drawn for each negative element in training.
 

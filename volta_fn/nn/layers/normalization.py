@@ -351,9 +351,6 @@ class InstanceNorm3d(_InstanceNorm, rank=3):
     """Normalises each channel of each example of (N, C, D, H, W)."""
 
 
-# Local response normalisation over neighbouring channels.
-
-
 class LocalResponseNorm(Module):
     """Divides by (k + alpha · mean of squares of neighbouring channels)^beta.
 

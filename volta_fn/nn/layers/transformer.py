@@ -497,9 +497,6 @@ class TransformerDecoder(Stack):
         return self._run(x, arrays, {"is_causal": is_causal, "training": training}, cache, key)
 
 
-# GPT: a causal decoder of tokens, a language model.
-
-
 class GPT(Module):
     """A language model like GPT-2 (Radford et al. 2019): logits of each next token.
 

@@ -31,8 +31,6 @@ from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.settings import current as settings
 from volta_fn.source import user_location
 
-# Parsing and checking of index expressions ``x[…]``.
-
 # Checks of indices: at once, or in a running program by VOLTA_CHECK_INDICES=1.
 #
 # A compiled program cannot raise by itself: it moves an index out of range inside, drops the update, or gives NaN. With the variable set
@@ -358,7 +356,6 @@ def get_item(array: Any, index: Any) -> Array:
         ArgumentTypeError, DTypeError: something that is not an index.
         ConcretizationError: a traced boolean mask, or a slice with traced bounds.
 
-    >>> import volta_fn as vf
     >>> x = vf.numpy.arange(6).reshape(2, 3)
     >>> x[:, ::-1], x[1, [0, 2]]
     (Array([[2, 1, 0],

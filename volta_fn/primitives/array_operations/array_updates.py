@@ -98,7 +98,6 @@ class AtIndex:
         wrap_negative_indices: False for negative indices to lie outside, instead of counting from the end.
         out_sharding: how the result is split between devices.
 
-    >>> import volta_fn as vf
     >>> x = vf.numpy.zeros(4)
     >>> x.at[1].set(5.0), x.at[[0, 0, 3]].add(1.0)
     (Array([0., 5., 0., 0.], dtype=float32), Array([2., 0., 0., 1.], dtype=float32))
@@ -120,7 +119,6 @@ class AtIndex:
 
         Indices out of range give `fill_value` (None: NaN, the least or greatest integer, or True).
 
-        >>> import volta_fn as vf
         >>> vf.numpy.arange(3.0).at[vf.numpy.array([2, 9])].get(mode="fill")
         Array([ 2., nan], dtype=float32)
         """
@@ -169,7 +167,6 @@ class AtIndex:
 
         An element that is named several times passes through it once.
 
-        >>> import volta_fn as vf
         >>> vf.numpy.array([1.0, 4.0, 9.0]).at[1:].apply(vf.lax.sqrt)
         Array([1., 2., 3.], dtype=float32)
         """

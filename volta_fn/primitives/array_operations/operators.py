@@ -24,8 +24,6 @@ from volta_fn.primitives.elementwise.cast import convert_element_type, in_wider_
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.settings import current as settings
 
-# Python's operators on arrays and tracers, and `//`, `%`, `divmod` and `**`.
-
 _OPERANDS = (Array, np.ndarray, np.generic, bool, int, float, complex)
 
 
@@ -264,7 +262,6 @@ attach("__invert__", promoted(selection.bitwise_not))
 def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None, *, sharding: Any = None) -> Array:
     """Return an array of `shape` with every element equal to `fill_value`.
 
-    >>> import volta_fn as vf
     >>> vf.lax.full((2,), 7, "float32")
     Array([7., 7.], dtype=float32)
     """
@@ -279,7 +276,6 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] |
 
     Shape and dtype are those of `x` unless given, and so is the device.
 
-    >>> import volta_fn as vf
     >>> vf.lax.full_like(vf.numpy.zeros(2), 3)
     Array([3., 3.], dtype=float32)
     """
@@ -294,7 +290,6 @@ def empty(shape: Sequence[int] | int, dtype: Any = "float32", *, out_sharding: A
 
     Immutable arrays have no use for uninitialized memory.
 
-    >>> import volta_fn as vf
     >>> vf.lax.empty((2,), "int32")
     Array([0, 0], dtype=int32)
     """
@@ -304,7 +299,6 @@ def empty(shape: Sequence[int] | int, dtype: Any = "float32", *, out_sharding: A
 def square(x: Any) -> Array:
     """Return x * x, element by element.
 
-    >>> import volta_fn as vf
     >>> vf.lax.square(vf.numpy.array([2.0, -3.0]))
     Array([4., 9.], dtype=float32)
     """
@@ -315,7 +309,6 @@ def square(x: Any) -> Array:
 def reciprocal(x: Any) -> Array:
     """Return 1 / x, element by element.
 
-    >>> import volta_fn as vf
     >>> vf.lax.reciprocal(vf.numpy.array([2.0, 4.0]))
     Array([0.5 , 0.25], dtype=float32)
     """
@@ -327,7 +320,6 @@ def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = No
 
     The latter is not included.
 
-    >>> import volta_fn as vf
     >>> vf.lax.collapse(vf.numpy.zeros((2, 3, 4)), 1).shape
     (2, 12)
     """
@@ -344,7 +336,6 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Array]:
 
     The sizes add up to the dimension's.
 
-    >>> import volta_fn as vf
     >>> vf.lax.split(vf.numpy.arange(5), (2, 3))
     [Array([0, 1], dtype=int32), Array([2, 3, 4], dtype=int32)]
     """
@@ -360,7 +351,6 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Array]:
 def stack(operands: Sequence[Any], axis: int = 0) -> Array:
     """Stack arrays of one shape and dtype along a new dimension.
 
-    >>> import volta_fn as vf
     >>> vf.lax.stack([vf.numpy.array([1, 2]), vf.numpy.array([3, 4])], axis=1)
     Array([[1, 3],
            [2, 4]], dtype=int32)
@@ -375,7 +365,6 @@ def stack(operands: Sequence[Any], axis: int = 0) -> Array:
 def unstack(x: Any, axis: int = 0) -> list[Array]:
     """Return the slices along a dimension, without that dimension.
 
-    >>> import volta_fn as vf
     >>> vf.lax.unstack(vf.numpy.array([[1, 2], [3, 4]]))
     [Array([1, 2], dtype=int32), Array([3, 4], dtype=int32)]
     """
@@ -387,7 +376,6 @@ def unstack(x: Any, axis: int = 0) -> list[Array]:
 def tile(operand: Any, reps: Sequence[int]) -> Array:
     """Repeat `operand` ``reps[i]`` times along dimension i.
 
-    >>> import volta_fn as vf
     >>> vf.lax.tile(vf.numpy.array([1, 2]), (2,))
     Array([1, 2, 1, 2], dtype=int32)
     """
@@ -403,7 +391,6 @@ def tile(operand: Any, reps: Sequence[int]) -> Array:
 def broadcast_to_rank(x: Any, rank: int) -> Array:
     """Add leading dimensions of size 1 to `x`, up to `rank` dimensions.
 
-    >>> import volta_fn as vf
     >>> vf.lax.broadcast_to_rank(vf.numpy.ones(2), 3).shape
     (1, 1, 2)
     """
@@ -416,7 +403,6 @@ def broadcast_to_rank(x: Any, rank: int) -> Array:
 def broadcast_like(arr: Any, like_arr: Any) -> Array:
     """Broadcast `arr` to the shape of `like_arr`.
 
-    >>> import volta_fn as vf
     >>> vf.lax.broadcast_like(vf.numpy.array([1, 2]), vf.numpy.zeros((2, 2)))
     Array([[1, 2],
            [1, 2]], dtype=int32)
@@ -429,7 +415,6 @@ def mulhi(x: Any, y: Any) -> Array:
 
     Products of half words make it (Warren, Hacker's Delight, section 8-2). Raises `DTypeError` for other dtypes.
 
-    >>> import volta_fn as vf
     >>> vf.lax.mulhi(vf.numpy.int32(2**20), vf.numpy.int32(2**20))
     Array(256, dtype=int32)
     """
@@ -449,7 +434,6 @@ def platform_dependent(*args: Any, default: Callable[..., Any] | None = None, **
 
     The platforms are "cpu" and "gpu". Raises `ArgumentError` if there is neither a function for it nor a default.
 
-    >>> import volta_fn as vf
     >>> vf.lax.platform_dependent(3, tpu=lambda x: x, default=lambda x: x + 1)
     4
     """
@@ -466,7 +450,6 @@ def composite(decomposition: Callable[..., Any], name: str, version: int = 0) ->
     No target here has operations beyond the primitives, so calls run the decomposition, on arrays as positional arguments and attributes as
     keywords.
 
-    >>> import volta_fn as vf
     >>> vf.lax.composite(lambda x: vf.lax.tan(x), name="my.tangent")(0.0)
     Array(0., dtype=float32, weak_type=True)
     """

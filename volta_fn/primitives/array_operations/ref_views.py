@@ -69,7 +69,6 @@ def dslice(start: Any, size: Any = None, stride: int | None = None) -> slice | S
 
     As `slice` does, ``dslice(None)`` means all and ``dslice(n)`` the first n elements.
 
-    >>> import volta_fn as vf
     >>> from volta_fn.experimental import pallas as pl
     >>> vf.new_ref(vf.numpy.arange(5))[pl.dslice(vf.numpy.int32(3), 2)]
     Array([3, 4], dtype=int32)
@@ -273,7 +272,6 @@ class RefView(Typed):
 
     Reading and writing a view reads and writes the reference.
 
-    >>> import volta_fn as vf
     >>> ref = vf.new_ref(vf.numpy.arange(6.0))
     >>> view = ref.reshape(2, 3).at[1]
     >>> view[0] = 9.0

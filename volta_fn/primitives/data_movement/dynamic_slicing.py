@@ -44,7 +44,6 @@ from volta_fn.primitives.elementwise.cast import convert_element_type
 def ds(start: Any, size: int, stride: int = 1) -> slice | Array:
     """Return an index for `size` elements from `start`, which may be traced.
 
-    >>> import volta_fn as vf
     >>> vf.numpy.arange(10)[ds(2, 3)]
     Array([2, 3, 4], dtype=int32)
     """
@@ -199,7 +198,6 @@ def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int], 
     A start too far out is moved so that the block lies inside; negative ones count from the end, unless `allow_negative_indices` is
     False. Raises `ShapeError` for blocks larger than the operand.
 
-    >>> import volta_fn as vf
     >>> vf.lax.dynamic_slice(vf.numpy.arange(5), (3,), (3,))
     Array([2, 3, 4], dtype=int32)
     """
@@ -214,7 +212,6 @@ def dynamic_update_slice(operand: Any, update: Any, start_indices: Any, *, allow
     They have one rank and dtype. A start too far out is moved so that the block lies inside. Raises `ShapeError` if the update is larger
     than the operand.
 
-    >>> import volta_fn as vf
     >>> vf.lax.dynamic_update_slice(vf.numpy.zeros(4), vf.numpy.ones(2), (1,))
     Array([0., 1., 1., 0.], dtype=float32)
     """
@@ -231,7 +228,6 @@ def _along(value: Array, start: Any, axis: int) -> tuple[int, list[Any]]:
 def dynamic_slice_in_dim(operand: Any, start_index: Any, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True) -> Array:
     """Apply `dynamic_slice` to one dimension; the others are kept.
 
-    >>> import volta_fn as vf
     >>> vf.lax.dynamic_slice_in_dim(vf.numpy.arange(5), 1, 3)
     Array([1, 2, 3], dtype=int32)
     """
@@ -246,7 +242,6 @@ def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool
 
     The dimension stays with size 1 if `keepdims`.
 
-    >>> import volta_fn as vf
     >>> vf.lax.dynamic_index_in_dim(vf.numpy.arange(6).reshape(3, 2), 1, keepdims=False)
     Array([2, 3], dtype=int32)
     """
@@ -258,7 +253,6 @@ def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool
 def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axis: int, *, allow_negative_indices: bool = True) -> Array:
     """Apply `dynamic_update_slice` to one dimension; other dimensions start at 0.
 
-    >>> import volta_fn as vf
     >>> vf.lax.dynamic_update_slice_in_dim(vf.numpy.arange(4), vf.numpy.array([7, 8]), 1, 0)
     Array([0, 7, 8, 3], dtype=int32)
     """
@@ -272,7 +266,6 @@ def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int
 
     `update` may lack that dimension.
 
-    >>> import volta_fn as vf
     >>> vf.lax.dynamic_update_index_in_dim(vf.numpy.zeros((2, 2)), vf.numpy.ones(2), 1, axis=0)
     Array([[0., 0.],
            [1., 1.]], dtype=float32)

@@ -327,7 +327,6 @@ def gather(
         ShapeError: the numbers, sizes and shapes do not fit together.
         DTypeError: the indices are not integers.
 
-    >>> import volta_fn as vf
     >>> rows = vf.lax.GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,))
     >>> vf.lax.gather(vf.numpy.arange(6).reshape(3, 2), vf.numpy.array([[2], [0]]), rows, (1, 2))
     Array([[4, 5],
@@ -382,7 +381,6 @@ def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
 
     There is a vector of integers per axis; indices wrap around.
 
-    >>> import volta_fn as vf
     >>> vf.lax.index_take(vf.numpy.arange(6).reshape(3, 2), [vf.numpy.array([0, -1])], (0,))
     Array([[0, 1],
            [4, 5]], dtype=int32)
@@ -668,7 +666,6 @@ scatter = _function(
         ShapeError: the numbers and shapes do not fit together.
         DTypeError: the indices are not integers, or operand and updates differ in dtype.
 
-    >>> import volta_fn as vf
     >>> one = vf.lax.ScatterDimensionNumbers(update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,))
     >>> vf.lax.scatter(vf.numpy.zeros(4), vf.numpy.array([[1], [3]]), vf.numpy.array([5.0, 7.0]), one)
     Array([0., 5., 0., 7.], dtype=float32)
@@ -713,7 +710,6 @@ def scatter_apply(
     An element in several windows passes through it once. `update_shape` is the shape that updates would have; the other arguments are those
     of `scatter`.
 
-    >>> import volta_fn as vf
     >>> one = vf.lax.ScatterDimensionNumbers(update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,))
     >>> vf.lax.scatter_apply(vf.numpy.array([1.0, 4.0, 9.0]), vf.numpy.array([[2], [1]]), vf.lax.sqrt, one, update_shape=(2,))
     Array([1., 2., 3.], dtype=float32)

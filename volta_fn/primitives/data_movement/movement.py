@@ -184,7 +184,6 @@ def reshape(operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | 
 
     `dimensions` transposes first. Raises `ShapeError` if the sizes do not fit.
 
-    >>> import volta_fn as vf
     >>> vf.lax.reshape(vf.numpy.arange(6), (2, 3)).shape
     (2, 3)
     """
@@ -238,7 +237,6 @@ transpose_p = linear_primitive(
 def transpose(operand: Any, permutation: Sequence[int]) -> Array:
     """Permute the dimensions of `operand` to the order of `permutation`.
 
-    >>> import volta_fn as vf
     >>> vf.lax.transpose(vf.numpy.zeros((2, 3, 4)), (2, 0, 1)).shape
     (4, 2, 3)
     """
@@ -300,7 +298,6 @@ def broadcast_in_dim(operand: Any, shape: Sequence[int], broadcast_dimensions: S
 
     Its dimension i becomes dimension ``broadcast_dimensions[i]``.
 
-    >>> import volta_fn as vf
     >>> vf.lax.broadcast_in_dim(vf.numpy.arange(2), (2, 3), (0,))
     Array([[0, 0, 0],
            [1, 1, 1]], dtype=int32)
@@ -318,7 +315,6 @@ def broadcast_in_dim(operand: Any, shape: Sequence[int], broadcast_dimensions: S
 def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -> Array:
     """Repeat `operand` along new leading dimensions of the given `sizes`.
 
-    >>> import volta_fn as vf
     >>> vf.lax.broadcast(vf.numpy.array([1, 2]), (2,))
     Array([[1, 2],
            [1, 2]], dtype=int32)
@@ -358,7 +354,6 @@ squeeze_p = linear_primitive(
 def squeeze(array: Any, dimensions: Sequence[int]) -> Array:
     """Drop the given dimensions, which must have size 1.
 
-    >>> import volta_fn as vf
     >>> vf.lax.squeeze(vf.numpy.ones((1, 3, 1)), (0,)).shape
     (3, 1)
     """
@@ -370,7 +365,6 @@ def squeeze(array: Any, dimensions: Sequence[int]) -> Array:
 def expand_dims(array: Any, dimensions: Sequence[int]) -> Array:
     """Insert dimensions of size 1 at the given axes of the result.
 
-    >>> import volta_fn as vf
     >>> vf.lax.expand_dims(vf.numpy.ones(3), (0, 2)).shape
     (1, 3, 1)
     """
@@ -398,7 +392,6 @@ rev_p: Primitive = linear_primitive(
 def rev(operand: Any, dimensions: Sequence[int]) -> Array:
     """Reverse the order of elements along the given dimensions.
 
-    >>> import volta_fn as vf
     >>> vf.lax.rev(vf.numpy.arange(3), (0,))
     Array([2, 1, 0], dtype=int32)
     """
@@ -437,7 +430,6 @@ iota_p: Primitive = Primitive(
 def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sharding: Any = None) -> Array:
     """Return an array whose elements are their own index along `dimension`.
 
-    >>> import volta_fn as vf
     >>> vf.lax.broadcasted_iota("int32", (2, 3), 1)
     Array([[0, 1, 2],
            [0, 1, 2]], dtype=int32)
@@ -454,7 +446,6 @@ def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sh
 def iota(dtype: Any, size: int) -> Array:
     """Return the array [0, 1, …, size - 1].
 
-    >>> import volta_fn as vf
     >>> vf.lax.iota("int32", 3)
     Array([0, 1, 2], dtype=int32)
     """

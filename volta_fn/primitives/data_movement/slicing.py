@@ -84,7 +84,6 @@ def slice(operand: Any, start_indices: Sequence[int], limit_indices: Sequence[in
     The limits are not included; every `strides`-th element is taken. Raises `ShapeError` when the bounds do not fit: nothing is clamped
     silently.
 
-    >>> import volta_fn as vf
     >>> vf.lax.slice(vf.numpy.arange(10), (2,), (8,), (3,))
     Array([2, 5], dtype=int32)
     """
@@ -97,7 +96,6 @@ def slice(operand: Any, start_indices: Sequence[int], limit_indices: Sequence[in
 def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0) -> Array:
     """Slice one dimension; indices may be negative or None as in Python.
 
-    >>> import volta_fn as vf
     >>> vf.lax.slice_in_dim(vf.numpy.arange(6), 1, 6, 2)
     Array([1, 3, 5], dtype=int32)
     """
@@ -114,7 +112,6 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
 
     The dimension stays with size 1 if `keepdims`.
 
-    >>> import volta_fn as vf
     >>> vf.lax.index_in_dim(vf.numpy.array([[1, 2], [3, 4]]), 1, 1, keepdims=False)
     Array([2, 4], dtype=int32)
     """
@@ -183,7 +180,6 @@ def concatenate(operands: Sequence[Any], dimension: int) -> Array:
 
     Their dtypes and other dimensions must agree.
 
-    >>> import volta_fn as vf
     >>> vf.lax.concatenate([vf.numpy.zeros(2), vf.numpy.ones(1)], 0)
     Array([0., 0., 1.], dtype=float32)
     """
@@ -275,7 +271,6 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
 
     The configuration is (low, high, interior) per dimension; negative numbers cut.
 
-    >>> import volta_fn as vf
     >>> vf.lax.pad(vf.numpy.array([1, 2]), vf.numpy.array(0), [(1, 2, 1)])
     Array([0, 1, 0, 2, 0, 0], dtype=int32)
     """

@@ -127,7 +127,6 @@ def round(x: Any, rounding_method: int = RoundingMethod.AWAY_FROM_ZERO) -> Array
 
     Halves go away from zero, or to the even neighbor with `RoundingMethod.TO_NEAREST_EVEN` (1).
 
-    >>> import volta_fn as vf
     >>> vf.lax.round(vf.numpy.array([0.5, 1.5, -2.5]))
     Array([ 1.,  2., -3.], dtype=float32)
     """
@@ -170,7 +169,6 @@ def pow(x: Any, y: Any) -> Array:
 
     Both have one dtype; integer powers of floats and complex numbers are converted to theirs, which rounds powers that it does not have.
 
-    >>> import volta_fn as vf
     >>> vf.lax.pow(vf.numpy.array([1.0, 2.0, -3.0]), vf.numpy.array([5, -1, 2]))
     Array([1. , 0.5, 9. ], dtype=float32)
     """
@@ -192,7 +190,6 @@ def integer_pow(x: Any, y: int) -> Array:
 
     Raises `ArgumentError` for a negative power of an integer array.
 
-    >>> import volta_fn as vf
     >>> vf.lax.integer_pow(vf.numpy.array([1.0, 2.0, -3.0]), 3)
     Array([  1.,   8., -27.], dtype=float32)
     """
@@ -219,7 +216,6 @@ fma: Elementwise = elementwise(
 class AccuracyMode(enum.Enum):
     """The accuracy of an elementwise function; all code here is of the highest.
 
-    >>> import volta_fn as vf
     >>> vf.lax.exp(0.0, accuracy=vf.lax.AccuracyMode.HIGHEST)
     Array(1., dtype=float32, weak_type=True)
     """
@@ -232,7 +228,6 @@ class AccuracyMode(enum.Enum):
 class Tolerance:
     """The errors that a caller accepts, the last one in units in the last place.
 
-    >>> import volta_fn as vf
     >>> vf.lax.exp(0.0, accuracy=vf.lax.Tolerance(rtol=1e-3))
     Array(1., dtype=float32, weak_type=True)
     """

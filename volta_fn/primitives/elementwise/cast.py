@@ -18,8 +18,6 @@ from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.data_movement import movement
 from volta_fn.settings import current as settings
 
-# Dtype changes that keep values or bits.
-
 
 def _convert_evaluate(operand: np.ndarray, *, new_dtype: np.dtype, weak_type: bool) -> np.ndarray:
     if operand.dtype == new_dtype:
@@ -109,7 +107,6 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
 
     Raises `DTypeError` for a dtype that arrays cannot have.
 
-    >>> import volta_fn as vf
     >>> vf.lax.convert_element_type(vf.numpy.array([1.7, -1.7]), "int32")
     Array([ 1, -1], dtype=int32)
     """
@@ -233,7 +230,6 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Array:
     A narrower dtype adds a last dimension, a wider one consumes it; elements of less than a byte are packed, the first in the lowest bits.
     Raises `DTypeError` for bool and complex dtypes and `ShapeError` when the last dimension does not fit.
 
-    >>> import volta_fn as vf
     >>> vf.lax.bitcast_convert_type(vf.numpy.float32(1.0), "uint32")
     Array(1065353216, dtype=uint32)
     """

@@ -134,7 +134,6 @@ _conj_complex: Elementwise = elementwise(
 def conj(x: Any) -> Array:
     """Return the complex conjugate; real arrays are returned as they are.
 
-    >>> import volta_fn as vf
     >>> vf.lax.conj(vf.numpy.array([1 + 2j, 3j]))
     Array([1.-2.j, 0.-3.j], dtype=complex64)
     """
@@ -233,7 +232,6 @@ def select_n(which: Any, *cases: Any) -> Array:
 
     `which` is bool (two cases) or int32. Operands broadcast.
 
-    >>> import volta_fn as vf
     >>> vf.lax.select_n(vf.numpy.array([True, False]), vf.numpy.array([1, 2]), vf.numpy.array([10, 20]))
     Array([10,  2], dtype=int32)
     """
@@ -243,7 +241,6 @@ def select_n(which: Any, *cases: Any) -> Array:
 def select(pred: Any, on_true: Any, on_false: Any) -> Array:
     """Return `on_true` where `pred`, else `on_false`, element by element.
 
-    >>> import volta_fn as vf
     >>> vf.lax.select(vf.numpy.array([True, False]), vf.numpy.array([1, 2]), vf.numpy.array([8, 9]))
     Array([1, 9], dtype=int32)
     """
@@ -275,7 +272,6 @@ _clamp: Elementwise = elementwise(
 def clamp(min: Any, x: Any, max: Any) -> Array:
     """Return `x` where it is between `min` and `max`, else the bound it exceeds.
 
-    >>> import volta_fn as vf
     >>> vf.lax.clamp(0.0, vf.numpy.array([-1.0, 0.5, 2.0]), 1.0)
     Array([0. , 0.5, 1. ], dtype=float32)
     """

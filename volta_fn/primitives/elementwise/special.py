@@ -30,8 +30,6 @@ from volta_fn.primitives.formulas import error, gamma, hypergeometric, incomplet
 from volta_fn.primitives.formulas import special as dilogarithm
 from volta_fn.primitives.formulas import special as owen
 
-# Special functions: error, gamma, zeta and Bessel functions, integrals.
-
 _POSITIVE = Domain(0.2, 4.0)
 
 # error function: its derivative is the Gaussian 2/sqrt(pi) exp(-x^2)

@@ -11,8 +11,6 @@ import numpy as np
 
 from volta_fn.primitives.formulas.values import BIAS, SIGNIFICAND, Scalar, Values
 
-# NumPy rules of arithmetic that NumPy defines otherwise, or lacks.
-
 _NARROW = 2  # bytes of float16 and bfloat16, which compute through float32
 
 

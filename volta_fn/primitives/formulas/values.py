@@ -10,8 +10,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
-# Values with operators: `x * y + 1.0` writes code.
-#
 # Formulas are written once, over `Values`. Each target has a class of its own, whose operators write the target's code. Python numbers
 # stand for values of the other operand's type. Comparisons are methods, and give conditions. Operators write the plain operation: a
 # formula may count on every single one being rounded, in this order.

@@ -216,7 +216,6 @@ def triangular_solve(
 
     A zero on the diagonal gives infinities or NaN. Raises `ShapeError` or `DTypeError` where a and b do not fit together.
 
-    >>> import volta_fn as vf
     >>> vf.lax.linalg.triangular_solve(vf.numpy.array([[2.0, 0.0], [1.0, 1.0]]), vf.numpy.array([4.0, 5.0]), left_side=True, lower=True)
     Array([2., 3.], dtype=float32)
     """
@@ -259,7 +258,6 @@ def cholesky(x: Any, *, symmetrize_input: bool = True) -> Array:
     The matrices are Hermitian, (*batch, n, n); L is NaN where they are not positive definite. With `symmetrize_input` the matrices are
     averaged with their adjoints first, else their lower triangles are read.
 
-    >>> import volta_fn as vf
     >>> vf.lax.linalg.cholesky(vf.numpy.array([[4.0, 2.0], [2.0, 5.0]]))
     Array([[2., 0.],
            [1., 2.]], dtype=float32)
@@ -335,7 +333,6 @@ def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: boo
     A singular matrix gives NaN or, with `perturb_singular`, the solution for main diagonals larger by rounding errors. Raises `ShapeError`
     or `DTypeError` where the operands do not fit together.
 
-    >>> import volta_fn as vf
     >>> ones = vf.numpy.ones(3)
     >>> vf.lax.linalg.tridiagonal_solve(ones, 2 * ones, ones, vf.numpy.array([[3.0], [4.0], [3.0]])).round(3)[:, 0]
     Array([1., 1., 1.], dtype=float32)
@@ -369,7 +366,6 @@ def cholesky_update(r_matrix: Any, w_vector: Any) -> Array:
     R is (*batch, n, n), w (*batch, n). Each row takes a rotation, which moves what w adds to it; the diagonal stays positive. It takes
     n steps of O(n) operations, is differentiable, and raises `ShapeError` where R and w do not fit together.
 
-    >>> import volta_fn as vf
     >>> vf.lax.linalg.cholesky_update(vf.numpy.array([[3.0, 0.0], [0.0, 1.0]]), vf.numpy.array([4.0, 0.0]))
     Array([[5., 0.],
            [0., 1.]], dtype=float32)
@@ -406,7 +402,6 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
     Step i exchanges rows i and pivots[i]. The pivots are integers (*batch, k) as of `lu`; the permutation is (*batch, permutation_size), of
     their dtype. Raises `ArgumentError` if `permutation_size` is less than k, `ArgumentTypeError` for pivots that are no integers.
 
-    >>> import volta_fn as vf
     >>> vf.lax.linalg.lu_pivots_to_permutation(vf.numpy.array([2, 2]), 3)
     Array([2, 0, 1], dtype=int32)
     """
@@ -436,7 +431,6 @@ def symmetric_product(a_matrix: Any, c_matrix: Any, *, alpha: float = 1.0, beta:
     The matrices A are (*batch, m, n), and C (*batch, m, m).
     With `symmetrize_output` the lower triangle is copied to the upper one. Raises `ShapeError` where A and C do not fit together.
 
-    >>> import volta_fn as vf
     >>> vf.lax.linalg.symmetric_product(vf.numpy.array([[1.0], [2.0]]), vf.numpy.eye(2), beta=3.0)
     Array([[4., 2.],
            [2., 7.]], dtype=float32)
@@ -516,7 +510,6 @@ def lu(x: Any) -> tuple[Array, Array, Array]:
     The matrices are (*batch, m, n). Returns L (below the diagonal, which is ones) and U in one matrix, the int32 pivots (step i exchanged
     rows i and pivots[i]) and the int32 permutation of rows. Singular matrices have zeros on the diagonal of U.
 
-    >>> import volta_fn as vf
     >>> vf.lax.linalg.lu(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))[0]
     Array([[4.  , 2.  ],
            [0.25, 1.5 ]], dtype=float32)
@@ -618,7 +611,6 @@ def qr(x: Any, *, full_matrices: bool = True) -> tuple[Array, Array]:
 
     The matrices are (*batch, m, n). Q has m columns if `full_matrices`, else min(m, n).
 
-    >>> import volta_fn as vf
     >>> q, r = vf.lax.linalg.qr(vf.numpy.ones((3, 2)), full_matrices=False)
     >>> q.shape, r.shape
     ((3, 2), (2, 2))
@@ -630,7 +622,6 @@ def qr(x: Any, *, full_matrices: bool = True) -> tuple[Array, Array]:
 def qr_without_q(x: Any) -> Array:
     """Return the R of ``qr(x, full_matrices=False)`` in less time.
 
-    >>> import volta_fn as vf
     >>> vf.numpy.linalg.qr(vf.numpy.array([[3.0], [4.0]]), mode="r")
     Array([[-5.]], dtype=float32)
     """

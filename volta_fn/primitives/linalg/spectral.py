@@ -97,7 +97,6 @@ def eigh(
     index on, before the end. Each target has one algorithm, whatever `implementation` says. Raises `ArgumentError` for an impossible
     subset.
 
-    >>> import volta_fn as vf
     >>> vf.lax.linalg.eigh(vf.numpy.array([[2.0, 0.0], [0.0, 1.0]]))[1]
     Array([1., 2.], dtype=float32)
     """
@@ -193,7 +192,6 @@ def svd(
 
     Raises `ArgumentError` where `subset_by_index` is outside of [0, min(m, n)], or does not fit `full_matrices`.
 
-    >>> import volta_fn as vf
     >>> vf.lax.linalg.svd(vf.numpy.array([[3.0, 0.0], [0.0, -4.0]]), compute_uv=False)
     Array([4., 3.], dtype=float32)
     """
@@ -267,7 +265,6 @@ def eig(
     left eigenvectors of infinities or NaN. Eigenvectors are differentiable, and LAPACK computes them, whatever JAX's
     `enable_eigvec_derivs`, `implementation` and `use_magma` say.
 
-    >>> import volta_fn as vf
     >>> vf.lax.linalg.eig(vf.numpy.array([[0.0, 1.0], [-1.0, 0.0]]))[0]
     Array([0.+1.j, 0.-1.j], dtype=complex64)
     """
@@ -302,7 +299,6 @@ def hessenberg(a: Any) -> tuple[Array, Array]:
     For matrices (*batch, n, n), return matrices with the Hessenberg form on and above their subdiagonals and reflectors below, and the
     reflectors' factors (*batch, n - 1), as `householder_product` takes them. On the host, this needs SciPy. It has no derivative.
 
-    >>> import volta_fn as vf
     >>> vf.lax.linalg.hessenberg(vf.numpy.eye(3))[1]
     Array([0., 0.], dtype=float32)
     """
@@ -328,7 +324,6 @@ def schur(x: Any, *, compute_schur_vectors: bool = True, sort_eig_vals: bool = F
     diagonal for each pair of complex eigenvalues. Q is unitary. NaN where LAPACK does not converge. On the host, this needs SciPy. It
     has no derivative. `sort_eig_vals` and `select_callable` raise `UnsupportedError`, as in JAX: eigenvalues are not sorted.
 
-    >>> import volta_fn as vf
     >>> vf.lax.linalg.schur(vf.numpy.array([[1.0, 2.0], [0.0, 3.0]]))[0]
     Array([[1., 2.],
            [0., 3.]], dtype=float32)
@@ -360,7 +355,6 @@ def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Array, Array, Array, Arr
     beyond it in that triangle, its diagonal (*batch, n) and subdiagonal (*batch, n - 1), and the reflectors' factors (*batch, n - 1). On
     the host, this needs SciPy. It has no derivative.
 
-    >>> import volta_fn as vf
     >>> vf.lax.linalg.tridiagonal(vf.numpy.array([[2.0, 1.0], [1.0, 3.0]]))[1]
     Array([2., 3.], dtype=float32)
     """
@@ -394,7 +388,6 @@ def householder_product(a: Any, taus: Any) -> Array:
     The result has the shape of `a`. On the host, this needs SciPy. It has no derivative. Raises `ShapeError` or `DTypeError` where a and
     taus do not fit together.
 
-    >>> import volta_fn as vf
     >>> vf.lax.linalg.householder_product(vf.numpy.array([[0.0], [1.0]]), vf.numpy.array([1.0]))
     Array([[ 0.],
            [-1.]], dtype=float32)
@@ -408,7 +401,6 @@ def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = Fal
     `a` (*batch, m, n) and `taus` (*batch, k) are as for `householder_product`, except that a may be wide; Q is (m, m), and is replaced by
     its adjoint if `transpose`.
 
-    >>> import volta_fn as vf
     >>> vf.lax.linalg.ormqr(vf.numpy.array([[0.0], [1.0]]), vf.numpy.array([1.0]), vf.numpy.eye(2))
     Array([[ 0., -1.],
            [-1.,  0.]], dtype=float32)
@@ -444,7 +436,6 @@ def qdwh(
     Raises:
         ShapeError: x is not one matrix, or is wide.
 
-    >>> import volta_fn as vf
     >>> vf.lax.linalg.qdwh(vf.numpy.array([[0.0, -2.0], [3.0, 0.0]]))[1].diagonal().round(3)
     Array([3., 2.], dtype=float32)
     """

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from volta_fn.errors import ArgumentError
 from volta_fn.lazy_imports import load
 
-# The CPU that code is compiled for: its name, features and vector width.
-
 _lock = threading.Lock()
 
 P = ParamSpec("P")

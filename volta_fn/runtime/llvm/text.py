@@ -398,6 +398,20 @@ def counting(lanes: int, type_: str = "i64") -> Value:
     return Value(vector_of(type_, lanes), f"<{', '.join(f'{type_} {k}' for k in range(lanes))}>")
 
 
+def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
+    """Emit the transpose of a square of vectors, by swaps of growing blocks."""
+    result, lanes = list(rows), len(rows)
+    step = 1
+    while step < lanes:
+        upper = [j if not j & step else lanes + j - step for j in range(lanes)]
+        lower = [j + step if not j & step else lanes + j for j in range(lanes)]
+        for i in [i for i in range(lanes) if not i & step]:
+            a, b = result[i], result[i + step]
+            result[i], result[i + step] = f.shuffle(a, upper, b), f.shuffle(a, lower, b)
+        step *= 2
+    return result
+
+
 def nest(f: Function, sizes: Sequence[int], body: Callable[[list[Value]], None], first: tuple[Value, Value] | None = None) -> None:
     """Emit nested loops, whose `body` gets one index per size.
 

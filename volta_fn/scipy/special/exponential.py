@@ -406,7 +406,6 @@ def erfcinv(y: Any) -> Array:
 
     Infinite at 0, minus infinity at 2, NaN beyond; for real numbers alone.
 
-    >>> import volta_fn as vf
     >>> vf.scipy.special.erfcinv(vf.numpy.array([1e-30, 0.5, 1.0])).round(4)
     Array([8.1486, 0.4769, 0.    ], dtype=float32)
     """

@@ -410,9 +410,6 @@ def igamma_grad_a(a: Any, x: Any) -> Array:
     return special.igamma_grad_a(*vnp.broadcast_arrays(a, x))
 
 
-# The incomplete beta function (the beta distribution function).
-
-
 @composite
 def betainc(a: Any, b: Any, x: Any) -> Array:
     """Return the regularised incomplete beta function of x with shape `a` and `b`.

@@ -333,9 +333,6 @@ def _log_mixture(covariance: Array, points: Array, centres: Array, weights: Arra
     return logsumexp(-0.5 * distances, 1, b=weights) - log_constant
 
 
-# Vector quantisation, which `scipy.cluster.vq` has.
-
-
 def vq(obs: Any, code_book: Any, check_finite: bool = True) -> tuple[Array, Array]:
     """Return the nearest code of each observation, and its Euclidean distance.
 

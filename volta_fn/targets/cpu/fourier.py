@@ -19,8 +19,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.formulas.complex_numbers import Complex
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.text import Function, Value, i64, least, vector_of
-from volta_fn.targets.cpu.loops.routine import transposed
+from volta_fn.runtime.llvm.text import Function, Value, i64, least, transposed, vector_of
 from volta_fn.targets.cpu.routine import Routine, RoutineWriter, empty_routine, task_range
 from volta_fn.targets.cpu.scalars import Number, load, store
 from volta_fn.targets.cpu.scalars.number import element

@@ -16,9 +16,19 @@ from volta_fn import dtypes
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host, is_this_cpu
 from volta_fn.runtime.llvm.machine import GET_THREADS, LAPACK_PREFIX, SET_THREADS, THREADS, WORDS, has_lapack, workspace_size
-from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, least, locked, rounded_down, shared_function, vector_of
+from volta_fn.runtime.llvm.text import (
+    Function,
+    SharedFunction,
+    Value,
+    i64,
+    least,
+    locked,
+    rounded_down,
+    shared_function,
+    transposed,
+    vector_of,
+)
 from volta_fn.targets.cpu.library.movement import alignment, bits, unit
-from volta_fn.targets.cpu.loops.routine import transposed
 from volta_fn.targets.cpu.routine import Routine, RoutineWriter, chunk_count, empty_routine, lanes_for, map_run, task_range
 from volta_fn.targets.cpu.scalars import Number, load, store
 from volta_fn.targets.cpu.scalars.number import stored_element

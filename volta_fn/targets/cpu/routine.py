@@ -23,8 +23,6 @@ from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Module, SharedFunction, Value, element_of, i64, least
 from volta_fn.targets.cpu.scalars import Number, apply
 
-# Routines.
-
 #: The parameters of an entry point.
 BUFFERS, BEGIN, END = Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")
 

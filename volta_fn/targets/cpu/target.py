@@ -23,10 +23,10 @@ from volta_fn.primitives.quantized import quantized_dot_p
 from volta_fn.targets.cpu import attention, lapack, library, loops, matmul, quantized
 from volta_fn.targets.cpu.library.scans import loop_key
 from volta_fn.targets.cpu.routine import Routine
-from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS
+from volta_fn.targets.cpu.runtime.executor import MOST_ARRAYS
 from volta_fn.targets.cpu.scalars import supports
 
-#: What few programs need.
+#: Packages that few programs need, imported on first use.
 _CONVOLUTION, _FOURIER = deferred("volta_fn.targets.cpu.convolution"), deferred("volta_fn.targets.cpu.fourier")
 
 #: Makers of routines, by the names of primitives.
@@ -109,15 +109,19 @@ class CpuTarget(Target):
 
     def host_reason(self, item: Item) -> str | None:
         """Return why NumPy computes an item; None if the target generates code for it."""
-        too_many = item.key is not None and len(item.operands) + len(item.results) >= MOST_BUFFERS
-        return self.explain_host(item) if too_many else super().host_reason(item)
+        return _excess(item) or super().host_reason(item)
 
     def explain_host(self, item: Item) -> str:
         """Explain why an item that the target generates no code for runs on the host."""
-        count = len(item.operands) + len(item.results)
-        if item.key is not None and count >= MOST_BUFFERS:
-            return f"it has {count} operands and results, and a routine has at most {MOST_BUFFERS - 1}"
-        return super().explain_host(item)
+        return _excess(item) or super().explain_host(item)
+
+
+def _excess(item: Item) -> str | None:
+    """Return why an item has too many arrays for a routine; None if it has not."""
+    count = len(item.operands) + len(item.results)
+    if item.key is None or count <= MOST_ARRAYS:
+        return None
+    return f"it has {count} operands and results, and a routine has at most {MOST_ARRAYS}"
 
 
 TARGET = CpuTarget()

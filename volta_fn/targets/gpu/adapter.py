@@ -28,8 +28,6 @@ from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, Schedule, set_find
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.target import RoutineCache
 
-# An open GPU.
-
 #: The most constants in the cache through which programs share equal ones.
 _MOST_CONSTANTS = 1024
 

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from volta_fn.compiler.target import Pipeline
 from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.core.devices.device import Device, Executable, Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, sub_jaxprs
@@ -26,9 +27,6 @@ from volta_fn.targets.gpu.driver import Adapter, log, lost
 from volta_fn.targets.gpu.memory import Buffer, exclusive
 from volta_fn.targets.gpu.program import Program, TimedProgram
 from volta_fn.targets.wgsl.scalars import is_supported
-
-if TYPE_CHECKING:
-    from volta_fn.compiler.target import Pipeline
 
 # Arrays recomputed from copies on the host after the loss of a device.
 #

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from fractions import Fraction
 from functools import partial
 from queue import Empty, PriorityQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,10 +20,7 @@ from volta_fn.core.caches import Finalized, Interned, LruCache
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.targets.gpu.driver import BoundRange, Driver, log, with_room
 from volta_fn.targets.gpu.memory import Buffer
-
-if TYPE_CHECKING:
-    from volta_fn.targets.wgsl.shader import ShaderModule
-
+from volta_fn.targets.wgsl.shader import ShaderModule
 
 # Compile shaders in tiers: faster ones in the background while others run.
 #

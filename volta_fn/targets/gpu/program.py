@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.target import Item, LoweredProgram
+from volta_fn.compiler.target import Pipeline as CompilerPipeline
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import OutOfMemoryError, ShapeError
 from volta_fn.targets.gpu.adapter import Gpu
@@ -22,9 +23,6 @@ from volta_fn.targets.gpu.pipelines import Pipeline
 from volta_fn.targets.gpu.queue import Queue
 from volta_fn.targets.wgsl.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs, size_class, uninterrupted
 from volta_fn.targets.wgsl.program_plan import PlanEntry, ProgramPlan, dispatches_of, plan_program
-
-if TYPE_CHECKING:
-    from volta_fn.compiler.target import Pipeline as CompilerPipeline
 
 # Create the buffers that a call of a program returns.
 #

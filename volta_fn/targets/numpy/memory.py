@@ -15,8 +15,6 @@ from volta_fn import dtypes
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
 
-# Blocks of memory for programs' values and for kernels, reused from call to call.
-#
 # Memory that the operating system has just given is several times slower to write to than memory that was in use before.
 
 _ALIGNMENT = 64

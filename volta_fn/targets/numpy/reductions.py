@@ -23,8 +23,6 @@ from volta_fn.targets.numpy.convolution import meeting, sliding_blocks
 from volta_fn.targets.numpy.linalg import working_dtype
 from volta_fn.targets.numpy.memory import Scratch
 
-# Reductions and cumulative reductions in NumPy.
-#
 # Cumulative results have the operand's dtype. Sums of floats accumulate in float64, other operations on float16 and bfloat16 in float32.
 # ``reverse`` accumulates from the end of the axis.
 

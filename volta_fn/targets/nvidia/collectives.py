@@ -496,9 +496,6 @@ def scattered_sum(
     return _dispatch(f, ranks, buffers, 1, division)
 
 
-# Permutations.
-
-
 def permuted(
     row_bytes: int,
     pairs: Sequence[tuple[int, int]],

@@ -340,9 +340,6 @@ def results(place: PatchTarget, schedule: PatchSchedule, binding: int) -> Result
     return store(place.problem.product, schedule, place.map, binding, place.exists)
 
 
-# The kernel.
-
-
 class PatchKernel:
     """The kernel of a problem under construction."""
 

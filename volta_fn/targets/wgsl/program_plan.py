@@ -9,14 +9,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 
 from volta_fn.compiler.buffers import Lifetime, Output
 from volta_fn.compiler.emission import Block, Slot, reusable
 from volta_fn.compiler.ir.kernel import KernelCall
-from volta_fn.compiler.target import CommandPass, Item, LoweredProgram, RoutineKey, TargetCapabilities
+from volta_fn.compiler.target import CommandPass, Item, LoweredProgram, Pipeline, RoutineKey, TargetCapabilities
 from volta_fn.compiler.verification import Extent, SlotUses, describe, verify_extents
 from volta_fn.core.arrays.array import ConcreteArray, numbers_of
 from volta_fn.core.aval import ShapedArray
@@ -46,9 +46,6 @@ from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.shader import ShaderModule
 from volta_fn.targets.wgsl.target import WgslTarget
 from volta_fn.targets.wgsl.writer import CONTROL_FLOW, Writer
-
-if TYPE_CHECKING:
-    from volta_fn.compiler.target import Pipeline
 
 # Verification of a plan's commands: bindings, limits, order, lifetimes.
 #

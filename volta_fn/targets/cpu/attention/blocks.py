@@ -16,15 +16,12 @@ import numpy as np
 
 from volta_fn.compiler.attention import Attention, LogitWalk, Rows
 from volta_fn.dtypes import accumulator
-from volta_fn.runtime.llvm.text import Function, Value, counting, greatest, i64, least, vector_of
-from volta_fn.targets.cpu.loops.routine import transposed
+from volta_fn.runtime.llvm.text import Function, Value, counting, greatest, i64, least, transposed, vector_of
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, MicroKernel, compute_type, micro_kernel, tile_shapes, type_of_groups
 from volta_fn.targets.cpu.matmul.packing import joined
 from volta_fn.targets.cpu.routine import converted
 from volta_fn.targets.cpu.scalars import Number, apply, load, store
 from volta_fn.targets.cpu.scalars.values import Lanes
-
-# Blocks.
 
 #: Vectors of a panel's row.
 _VECTORS = 2

@@ -14,7 +14,7 @@ import numpy as np
 
 from volta_fn.compiler.contractions import Correlation
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64, transposed
 from volta_fn.targets.cpu.convolution.emission import (
     Elements,
     Index,
@@ -30,7 +30,6 @@ from volta_fn.targets.cpu.convolution.emission import (
     times,
     value,
 )
-from volta_fn.targets.cpu.loops.routine import transposed
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, first_lanes, is_itself, stored_as, write
 from volta_fn.targets.cpu.routine import BEGIN, END, Launch, Routine, buffer_pointer, entry_point
 from volta_fn.targets.cpu.scalars.number import everywhere, masked_store, scattered

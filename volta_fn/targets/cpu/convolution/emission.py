@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.compiler.contractions import Correlation, View
-from volta_fn.runtime.llvm.text import Function, Value, counting, i64, vector_of
-from volta_fn.targets.cpu.loops.routine import transposed
+from volta_fn.runtime.llvm.text import Function, Value, counting, i64, transposed, vector_of
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, first_lanes, is_itself, load, read, stored_as, with_bias
 from volta_fn.targets.cpu.matmul.packing import joined
 from volta_fn.targets.cpu.scalars.number import everywhere, gathered

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from volta_fn.compiler.contractions import Correlation
-from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
+from volta_fn.runtime.llvm.text import Function, Value, i64, transposed, vector_of
 from volta_fn.targets.cpu.convolution.blocking import (
     NANOSECONDS,
     SUMS,
@@ -42,7 +42,6 @@ from volta_fn.targets.cpu.convolution.emission import (
     times,
     value,
 )
-from volta_fn.targets.cpu.loops.routine import transposed
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, bias_of, first_lanes, stored_as
 
 # The blocking of a correlation for implicit GEMM.

@@ -21,8 +21,6 @@ from volta_fn.targets.cpu.routine import Routine, RoutineWriter, chunk_count, co
 from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, load, store, supports
 from volta_fn.targets.cpu.scalars.values import Lanes
 
-# Sliding windows: the rows and elements that a window meets.
-
 #: The most taps that are unrolled.
 _UNROLLED = 9
 

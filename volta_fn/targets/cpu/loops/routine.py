@@ -14,7 +14,7 @@ from volta_fn.compiler.contractions import contraction_of
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient, simplified
 from volta_fn.compiler.ir.index import Affine, Range, along, row_major
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, NodeBuilder, PendingStores, closure, operands
-from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least, rounded_down, vector_of
+from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least, rounded_down, transposed, vector_of
 from volta_fn.runtime.llvm.text import lanes_of as vector_lanes
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, SpillSlot, VectorAxis, VectorScope, fetch_ahead
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, States, Vectors
@@ -38,8 +38,6 @@ from volta_fn.targets.cpu.scalars import Number, load, store, supports
 from volta_fn.targets.cpu.scalars.number import element
 from volta_fn.targets.cpu.scalars.values import bits_of
 
-# A kernel's schedule as code.
-#
 # Loops over rows, transposes in tiles, interleaved results, or copies of long ranges.
 
 # Kernels whose innermost axes are short: interleaved results.
@@ -254,20 +252,6 @@ def _align(type_: str) -> int:
     return min(64, bits_of(type_) // 8 * vector_lanes(type_))
 
 
-def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
-    """Emit the transpose of a square of vectors, by swaps of growing blocks."""
-    result, lanes = list(rows), len(rows)
-    step = 1
-    while step < lanes:
-        upper = [j if not j & step else lanes + j - step for j in range(lanes)]
-        lower = [j + step if not j & step else lanes + j for j in range(lanes)]
-        for i in [i for i in range(lanes) if not i & step]:
-            a, b = result[i], result[i + step]
-            result[i], result[i + step] = f.shuffle(a, upper, b), f.shuffle(a, lower, b)
-        step *= 2
-    return result
-
-
 # Kernels that copy long ranges as they are, such as concatenations.
 #
 # The C library copies them in less time than a loop over vectors, which reads the result's cache lines before it writes them.
@@ -327,7 +311,7 @@ def _source(analysis: KernelAnalysis, axis: int, segment: Segment) -> int | None
 # A kernel's schedule as a routine.
 
 #: ``body(row, start, stop)`` emits one row, and of the grid's axis the iterations from `start` up to `stop`.
-Body = Callable[[Value, Value, Value], None]
+RowBody = Callable[[Value, Value, Value], None]
 
 
 def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
@@ -375,7 +359,7 @@ def rows_in(scope: VectorScope, axes: tuple[int, ...], row: Value) -> VectorScop
     return scope.child(bound)
 
 
-def over_tasks(f: Function, grid: Grid, body: Body) -> None:
+def over_tasks(f: Function, grid: Grid, body: RowBody) -> None:
     """Emit the loops over an entry point's tasks and their rows."""
 
     def task(number: Value, _: list[Value]) -> None:
@@ -395,7 +379,7 @@ def over_tasks(f: Function, grid: Grid, body: Body) -> None:
     f.loop(BEGIN, END, 1, [], task)
 
 
-def _along_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
+def _along_rows(schedule: LoopSchedule, root: VectorScope) -> RowBody:
     """Return the body for rows whose elements are the lanes."""
     analysis, nest = schedule.analysis, root.nest
     _make_slots(schedule, nest)
@@ -405,7 +389,7 @@ def _along_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
     return lambda row, start, stop: code.row(rows_in(root, rows, row))
 
 
-def _across_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
+def _across_rows(schedule: LoopSchedule, root: VectorScope) -> RowBody:
     """Return the body for rows that are the lanes."""
     analysis, nest, vectors = schedule.analysis, root.nest, schedule.vectors
     _make_slots(schedule, nest)
@@ -430,7 +414,7 @@ def _across_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
     return body
 
 
-def _tiled(schedule: LoopSchedule, root: VectorScope) -> Body:
+def _tiled(schedule: LoopSchedule, root: VectorScope) -> RowBody:
     """Return the body for loads and stores along different axes."""
     analysis, nest, axis = schedule.analysis, root.nest, schedule.axis
     assert schedule.crossing is not None
@@ -446,7 +430,7 @@ def _tiled(schedule: LoopSchedule, root: VectorScope) -> Body:
     return body
 
 
-def _interleaved_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
+def _interleaved_rows(schedule: LoopSchedule, root: VectorScope) -> RowBody:
     """Return the body for results whose innermost axes are short."""
     analysis, vectors = schedule.analysis, schedule.vectors
     stores = InterleavedStores(analysis, vectors, schedule.interleaved)
@@ -515,8 +499,10 @@ def pays_to_split(schedule: LoopSchedule) -> bool:
 
     They are if there is much to do in few tasks, in one pass.
     """
-    if not can_split(schedule) or schedule.options.split is not None:
-        return bool(schedule.options.split) and can_split(schedule)
+    if not can_split(schedule):
+        return False
+    if schedule.options.split is not None:
+        return schedule.options.split
     few = schedule.grid.tasks < _FEW_TASKS or pays_to_stream(schedule)
     return few and schedule.iteration_cost * schedule.analysis.size(range(len(schedule.analysis.kernel.sizes))) > 3 * GRAIN
 
@@ -524,8 +510,10 @@ def pays_to_split(schedule: LoopSchedule) -> bool:
 def pays_to_stream(schedule: LoopSchedule) -> bool:
     """Return True if a matrix is so wide that its rows are best read in full."""
     analysis, axis = schedule.analysis, schedule.axis
-    if not can_be_wide(schedule) or schedule.options.wide is not None:
-        return bool(schedule.options.wide) and can_be_wide(schedule)
+    if not can_be_wide(schedule):
+        return False
+    if schedule.options.wide is not None:
+        return schedule.options.wide
     return analysis.kernel.sizes[axis] > 8 * schedule.vectors.lanes and analysis.size(analysis.reduction_axes) >= 64
 
 
@@ -738,7 +726,7 @@ def _with_short_rows(analysis: KernelAnalysis, options: LoopOptions) -> LoopSche
     """
     kernel = written_out(analysis.kernel) if options.written_out or options == PREFERRED else None
     short = None if kernel is None else _analysis_of(kernel)
-    if kernel is None or short is None:
+    if short is None:
         return None
     schedule, is_product = schedule_of(short, options), contraction_of(analysis.kernel) is not None
     return schedule if schedule.interleaved or is_product else None

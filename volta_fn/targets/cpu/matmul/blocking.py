@@ -1,4 +1,4 @@
-"""Blocking of a product.
+"""Blocking of a product: register tiles, cache blocks, and tasks for the threads.
 
 Register tiles, cache blocks, tasks for the threads, and the loops and indices of these in generated code.
 """
@@ -13,9 +13,7 @@ from volta_fn.compiler.contractions import Operand, Walk
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, tile_shapes
 
-# Blocking of a product: register tiles, cache blocks, and tasks for the threads.
-#
-# All of it follows from the shape alone, so that sums are formed in the same order whatever the number of threads.
+# The blocking follows from the shape alone, so that sums are formed in the same order whatever the number of threads.
 
 _DEPTH = 256  # k in a block: a panel of A and one of B should fit into the level-1 cache
 _UNBLOCKED_DEPTH = 384  # most k that are not cut into blocks

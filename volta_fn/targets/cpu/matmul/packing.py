@@ -27,8 +27,6 @@ from volta_fn.targets.cpu.matmul.micro_kernel import (
 )
 from volta_fn.targets.cpu.routine import buffer_pointer
 
-# Packing panels of operands, in the order in which their memory is best read.
-#
 # A task packs a group of panels (`PackTasks`), or, of an operand whose rows (or columns) are adjacent in memory, a range of k of all
 # panels (`RowPacking`): memory is then read sequentially, which the hardware prefetches, where short runs of a few panels would each
 # wait for memory.

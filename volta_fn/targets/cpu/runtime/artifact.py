@@ -1,7 +1,4 @@
-"""Compiled programs on disk: the cache, and programs as its entries.
-
-Artifacts, which are their entries in the cache; their keys are fingerprints (`runtime/entries.py`).
-"""
+"""Compiled programs on disk: the cache, and artifacts, its entries of programs."""
 
 from __future__ import annotations
 
@@ -37,7 +34,8 @@ if TYPE_CHECKING:
 # - a *program*: its commands with all objects, by the fingerprint of the traced program, so that a process that has the same program need
 #   not lower it. One read loads it, instead of one for each of its routines.
 #
-# The purpose of an entry (`runtime.entries`) is the CPU that it is for. `runtime.caches` keeps entries from damage and from other users.
+# The purpose of an entry is the CPU that it is for. `runtime.entries` makes fingerprints, and reads and writes entries; `runtime.caches`
+# keeps these from damage and from other users.
 
 T = TypeVar("T")
 
@@ -170,9 +168,6 @@ def key_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Key | None:
     return None if fingerprint is None else Key(name_of(f"{kind} {fingerprint.text}"), tuple(map(host_buffer, fingerprint.constants)))
 
 
-# writing
-
-
 def write_entry(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]]) -> None:
     """Write a program and its routines' objects, if that is possible.
 
@@ -202,9 +197,6 @@ def write_entry(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]
         return
     if len(codes) == len(compiled):
         write(key.name, header, [*contents.parts, *codes])
-
-
-# reading
 
 
 def read_entry(key: Key) -> CachedProgram | None:

@@ -1,6 +1,7 @@
-"""Compilation of programs, also with the time of each item.
+"""Compilation of lowered programs: their routines and their commands.
 
-Their commands, and the routines of the process, compiled, loaded by their keys, and cached on disk.
+`build` is the entry point, and `TimedProgram` that of programs that note the time of each item. `CodeCache` compiles the routines that are
+neither in the process nor on disk, `CommandWriter` writes the commands that call them, and `assemble` lays out the memory.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn.compiler.buffers import Lifetime, Output
 from volta_fn.compiler.emission import Block, CarriedValue, ProgramWriter, Slot, reusable, scan_slots, while_slots
 from volta_fn.compiler.ir.kernel import KernelCall
-from volta_fn.compiler.target import Item, LoweredProgram, RoutineKey
+from volta_fn.compiler.target import Item, LoweredProgram, Pipeline, RoutineKey
 from volta_fn.compiler.verification import Extent, SlotUses, fail_item, verify_extents, verify_reuse
 from volta_fn.core.arrays.array import host_buffer
 from volta_fn.core.aval import ShapedArray
@@ -37,12 +38,9 @@ from volta_fn.targets.cpu.library import COPY
 from volta_fn.targets.cpu.routine import routine_of
 from volta_fn.targets.cpu.runtime import artifact
 from volta_fn.targets.cpu.runtime.artifact import Artifact, layout_of
-from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS, Mode, Op, support_code_of_process
+from volta_fn.targets.cpu.runtime.executor import MOST_ARRAYS, Mode, Op, support_code_of_process
 from volta_fn.targets.cpu.runtime.program import HostCall, Program, equation_call, kernel_call
 from volta_fn.targets.cpu.target import TARGET
-
-if TYPE_CHECKING:
-    from volta_fn.compiler.target import Pipeline
 
 # The routines of the process: compiled, loaded by their keys, and cached on disk.
 
@@ -176,7 +174,6 @@ class CodeCache:
             except CompilerError as error:
                 raise RefusedRoutine(key, error) from error
             artifact.write_compiled(name, compiled)
-            return name, compiled
         return name, compiled
 
     def _load(self, entries: Mapping[str, artifact.Compiled]) -> dict[str, LoadedRoutine]:
@@ -265,7 +262,7 @@ class CommandWriter(ProgramWriter):
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
         loaded = None if item.key is None else self.loaded[item.key.key]
-        if loaded is not None and len(operands) + len(results) <= MOST_BUFFERS - 1:  # and a workspace
+        if loaded is not None and len(operands) + len(results) <= MOST_ARRAYS:
             # A copy into the operand's own memory does nothing, but would wake threads.
             is_in_place = isinstance(item.node, Equation) and results[0] in operands
             self.routine(loaded.without_copies() if is_in_place else loaded, [*operands, *results], block)

@@ -11,7 +11,7 @@ from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 from volta_fn.runtime import system
-from volta_fn.runtime.fastcall import Addresses, FunctionMaker, Status, make_entry, write_entry
+from volta_fn.runtime.fastcall import Addresses, CtypesEntry, FastcallEntry, Status, make_entry, write_entry
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least
@@ -294,7 +294,7 @@ class SupportCode(NamedTuple):
     """
 
     #: Makes built-ins of programs.
-    functions: FunctionMaker
+    functions: FastcallEntry | CtypesEntry
     workers: Workers
     #: `numpy.empty` of large arrays.
     large_empty: Empty
@@ -367,8 +367,9 @@ class Mode(IntFlag):
     POLLS = 2
 
 
-#: The most buffers of a routine: its operands, results and a workspace.
-MOST_BUFFERS = 512
+#: The most operands and results of a routine, and its most buffers: these and a workspace.
+MOST_ARRAYS = 511
+MOST_BUFFERS = MOST_ARRAYS + 1
 
 
 _CODE, _END, _TABLE, _SIGNALS = Value("ptr", "%code"), Value("ptr", "%end"), Value("ptr", "%table"), Value("ptr", "%signals")

@@ -324,9 +324,6 @@ class _Joint(GroupByKeys):
         f.ptx(_COUNT, counter)
 
 
-# The gradient of Q as it is stored.
-
-
 def rounding_dispatch(a: Attention) -> Dispatch:
     """Return the dispatch that scales, rounds and stores the gradient of Q.
 

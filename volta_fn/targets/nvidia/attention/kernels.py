@@ -323,9 +323,9 @@ def pair_pointer(f: KernelFunction, a: Attention, binding: int, head: Value, que
     return f.further(f.bindings[binding], f.times(f.plus(f.times(head, padded(a)), query), PAIR))
 
 
-def row_pair(f: KernelFunction, a: Attention, binding: int, head: Value, query: Value) -> list[Value]:
+def row_pair(f: KernelFunction, a: Attention, head: Value, query: Value) -> list[Value]:
     """Load the numbers of a query; those beyond the last get its own."""
-    at = pair_pointer(f, a, binding, head, f.umin(query, i32(a.queries - 1)))
+    at = pair_pointer(f, a, 4, head, f.umin(query, i32(a.queries - 1)))
     return [f.load("float", at, 8), f.load("float", f.further(at, i64(4)), 4)]
 
 
@@ -363,7 +363,7 @@ class _ByQueries(QueryKernel):
         of_keys, of_values = keys.addresses(i32(0), crossed=True), values.addresses(i32(0), crossed=True)
         of_products = keys.addresses(i32(0), crossed=False)
         query = f.plus(self.first, self.first_row)
-        pairs = [row_pair(f, a, 4, self.head, f.plus(query, self.g, i32(8 * k))) for k in range(2 * s.fragments)]
+        pairs = [row_pair(f, a, self.head, f.plus(query, self.g, i32(8 * k))) for k in range(2 * s.fragments)]
 
         def begin() -> None:
             self.queries, self.cotangents = [self.rows_of(tile) for tile in self.row_tiles]
@@ -501,7 +501,7 @@ class _GroupByQueries(GroupKernel):
         f, a, tile = self.f, self.a, self.schedule.tile
         (queries, cotangents), (keys, values) = self.row_arrays, self.column_arrays
         query = f.plus(self.first, self.first_row)
-        pairs = [row_pair(f, a, 4, self.head, f.plus(query, self.g, i32(8 * k))) for k in range(2)]
+        pairs = [row_pair(f, a, self.head, f.plus(query, self.g, i32(8 * k))) for k in range(2)]
 
         def multiply_tile(tile_number: Value, state: list[Value], is_masked: bool | None) -> list[Value]:
             stage, parity, *sums = state

@@ -20,8 +20,6 @@ from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel,
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia.kernel import TensorMap, Windows
 
-# Problems.
-
 _BFLOAT16, _FLOAT32 = np.dtype(dtypes.bfloat16), np.dtype(np.float32)
 _INT8, _INT32 = np.dtype(np.int8), np.dtype(np.int32)
 

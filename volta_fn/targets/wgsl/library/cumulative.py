@@ -241,9 +241,6 @@ class _RowScan:
             accumulate(shader, scan, total, block)
 
 
-# tiles
-
-
 class _Tiles:
     def __init__(self, scan: Scan, capabilities: TargetCapabilities) -> None:
         self.scan, self.capabilities = scan, capabilities

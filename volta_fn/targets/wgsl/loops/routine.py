@@ -38,8 +38,6 @@ from volta_fn.targets.wgsl.loops.schedule import (
 )
 from volta_fn.targets.wgsl.routine import Dispatch, OtherAccess, Routine, Shader, Workspaces
 
-# The steps that a kernel becomes.
-
 
 @lru_cache(maxsize=1024)
 def analysis_of(kernel: Kernel) -> KernelAnalysis:

@@ -24,8 +24,6 @@ from volta_fn.targets.wgsl.loops.schedule import Crossing, Cut, LoopSchedule, ti
 from volta_fn.targets.wgsl.routine import Dispatch, Shader, ShaderArray, Workspaces
 from volta_fn.targets.wgsl.scalars import Number
 
-# Kernels as one dispatch in which each workgroup computes some rows.
-#
 # Without reductions, rows have one element. The elements of a row are divided between the invocations of a team (`WorkgroupReduction`), and
 # so are those of groups of neighbouring rows, if the rows are columns in memory. A short row is *resident*: the code for an invocation's
 # elements is unrolled, and the values of a pass stay in registers for the next one. Passes over a long row are loops, which read its

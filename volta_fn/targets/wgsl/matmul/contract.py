@@ -525,9 +525,6 @@ def oriented(c: IndexedContraction) -> tuple[IndexedContraction, BufferNumbers]:
     return c, BufferNumbers()
 
 
-# Lower `dot_general` to a routine.
-
-
 def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any], capabilities: TargetCapabilities) -> Routine | None:
     """Return the routine for operands of these types.
 

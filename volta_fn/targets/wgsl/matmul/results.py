@@ -20,8 +20,6 @@ from volta_fn.targets.wgsl.scalars.operations import convert
 from volta_fn.targets.wgsl.scalars.values import ShaderValue
 from volta_fn.targets.wgsl.shader import Function, times
 
-# The arithmetic of sums, and conversions of other dtypes to and from theirs.
-#
 # float32, float64, integers of 32 and 64 bits and complex numbers are summed in their own dtype; float16 and bfloat16 in float32, rounded
 # once at the end; narrower integers in 32 bits, of which they are the low ones; bools as 0 and 1, in "any of (a and b)".
 

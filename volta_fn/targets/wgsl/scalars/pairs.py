@@ -103,8 +103,6 @@ def declare_pair_polynomial(f: Function, terms: Sequence[str]) -> str:
     return f.helper(name, _PAIR_POLYNOMIAL.format(name, opaque_count(f, len(terms)), table))
 
 
-# Pairs as values of formulas.
-
 #: Fewer terms of a polynomial are written one by one.
 _FEW_TERMS = 4
 
