@@ -219,7 +219,9 @@ def fmin(x1: Any, x2: Any) -> Array:
 
 @fused
 def clip(arr: Any, /, min: Any = None, max: Any = None) -> Array:
-    """Limit `arr` to [min, max]; None leaves a side open, as does a bound beyond the dtype. Where min > max, it is max.
+    """Limit `arr` to [min, max]; None leaves a side open. Where min > max, it is max.
+
+    A lower bound below all numbers of the dtype, and an upper one above them, leave a side open, too.
 
     >>> jnp.clip(jnp.array([-2.0, 0.5, 9.0]), 0, 1)
     Array([0. , 0.5, 1. ], dtype=float32)

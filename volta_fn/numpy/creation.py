@@ -212,7 +212,10 @@ def copy(a: Any, order: str | None = None) -> Array:
 
 
 def _filling(value: Any, dtype: Any, device: Any) -> Array:
-    """Return a fill value as an array; floats become integers by `astype`, as do in JAX's mode integers that do not fit."""
+    """Return a fill value as an array.
+
+    Floats become integers by `astype`, and so do integers that do not fit in JAX's mode.
+    """
     if (
         type(value) in ((float, int) if settings.permissive else (float,))
         and dtype is not None

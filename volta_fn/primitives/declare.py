@@ -520,9 +520,9 @@ def _without_common_integer(args: Sequence[Any]) -> bool:
 
 
 def side_of_range(value: Any, other: Any) -> int:
-    """Return -1 for a Python integer below all numbers of an integer array's dtype, 1 for one above, else 0.
+    """Return -1 for an integer below all numbers of an array's dtype, 1 for one above.
 
-    It is 0 in JAX's mode, where such integers wrap around.
+    It is 0 for others, and in JAX's mode, where such integers wrap around.
     """
     dtype = getattr(other, "dtype", None)
     if type(value) is not int or dtype not in dtypes.INTEGERS or getattr(other, "weak_type", False) or settings.permissive:
