@@ -344,7 +344,9 @@ def _multigammaln(a: Any, *, dimension: int) -> Array:
 
 
 def zeta(x: Any, q: Any = None) -> Array:
-    """Return Hurwitz's zeta, Σ_k (q + k)^-x for x > 1, NaN for x < 1; without q Riemann's, of every x.
+    """Return Hurwitz's zeta, Σ_k (q + k)^-x for x > 1, or Riemann's without `q`.
+
+    Below 1, Hurwitz's is NaN, and Riemann's its analytic continuation.
 
     >>> vf.scipy.special.zeta(vf.numpy.array([2.0, 4.0, -1.0])).round(4)
     Array([ 1.6449,  1.0823, -0.0833], dtype=float32)
@@ -371,7 +373,7 @@ def _riemann_zeta(x: Any) -> Array:
 
 @functools.cache
 def _alternating_weights(n: int) -> list[float]:
-    """Return weights w such that Σ w_k k^-s is (1 - 2^(1-s)) zeta(s), with an error below (3 + √8)^-n."""
+    """Return w of which Σ w_k k^-s is (1 - 2^(1-s)) zeta(s), up to (3 + √8)^-n."""
     factorial = math.factorial
     terms = [Fraction(factorial(n + i - 1) * 4**i, factorial(n - i) * factorial(2 * i)) for i in range(n + 1)]
     return [float((-1) ** k * (1 - sum(terms[: k + 1]) / sum(terms))) for k in range(n)]
