@@ -132,11 +132,11 @@ def as_array(value: Any, array: Callable[[Any], Any]) -> Any:
 
 def without_placement(keywords: dict[str, Any]) -> dict[str, Any]:
     """Return keywords without those that say where results go."""
-    for name in _PLACEMENT:
-        value = keywords.get(name)
+    placement = {k: v for k, v in keywords.items() if k in _PLACEMENT and not (k == "order" and type(v) is int)}  # of splines, a degree
+    for value in placement.values():
         if any(isinstance(v, np.ndarray) or v not in _DEFAULTS for v in (value if isinstance(value, tuple) else (value,))):
             raise Inapplicable
-    return {k: v for k, v in keywords.items() if k not in _PLACEMENT and v is not np._NoValue}
+    return {k: v for k, v in keywords.items() if k not in placement and v is not np._NoValue}
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:

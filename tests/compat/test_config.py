@@ -273,6 +273,31 @@ def test_permissive_casts_to_the_arrays_dtype() -> None:
     assert int(x[7]) == 2 and x.at[7].set(5).tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("number", [-3, 301, -40_001, 2**31 - 5])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "uint32"])
+def test_integers_wrap_around_in_jaxs_mode(dtype: str, number: int) -> None:
+    jax = pytest.importorskip("jax")
+    current.permissive = True
+    dtypes.set_width(32)
+
+    def results(package: Any) -> Iterator[Any]:
+        lib = package.numpy
+        x = lib.asarray(np.array([0, 120, 255]).astype(dtype))
+        for call in (lambda v: v + number, lambda v: number - v, lambda v: v == number, lambda v: v < number, lambda v: number <= v):
+            yield call(x)
+            yield package.jit(call)(x)
+        yield lib.maximum(x, number)
+        yield lib.clip(x, number)
+        yield lib.full(2, number, dtype)
+        yield lib.full_like(x, number)
+        yield x.at[1].set(number)
+        yield lib.arange(number - 300, number, 9, dtype)
+
+    for result, expected in zip(results(vf), results(jax), strict=True):
+        assert result.dtype == expected.dtype
+        np.testing.assert_array_equal(result, expected)
+
+
 def test_clear_caches_forgets_programs() -> None:
     f = vf.jit(lambda x: x + 1)
     f(1.0)

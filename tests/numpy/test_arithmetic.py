@@ -243,6 +243,20 @@ def test_errors_name_function_and_argument(call, error, words):
         call()
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "uint32"])
+def test_bounds_beyond_the_dtype_clip_nothing(dtype):
+    info = np.iinfo(dtype)
+    values = np.array([info.min, 3, info.max], dtype)
+    for low, high in ((info.min - 1, info.max + 1), (-(2**40), 5), (2, 2**40), (None, 2**70), (-(2**70), None)):
+        for clip in (vnp.clip, vf.jit(vnp.clip, static_argnums=(1, 2))):
+            result = clip(vnp.asarray(values), low, high)
+            assert result.dtype == dtype
+            np.testing.assert_array_equal(result, np.clip(values, low, high))
+    for bounds in ((info.max + 1, None), (None, info.min - 1)):
+        with pytest.raises(ArgumentError, match="does not fit"):
+            vnp.clip(vnp.asarray(values), *bounds)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "complex64"])
 @pytest.mark.parametrize("power_dtype", ["int32", "uint8"])
 def test_integer_powers_are_converted_to_the_dtype_of_the_base(dtype: str, power_dtype: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array as python_array
+import math
 
 import numpy as np
 import pytest
@@ -98,7 +99,27 @@ def test_refused_values(value, error, words):
         vnp.array(value)
 
 
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e30, -1e30, 300.7, -3.7, 2.0**31])
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int8", "uint32", "int16"])
+def test_floats_fill_integers_as_in_jax(value, dtype):
+    jax = pytest.importorskip("jax")
+    expected = jax.numpy.full((2,), value, dtype)
+    filled = [vnp.full((2,), value, dtype), vnp.full_like(vnp.zeros(2, dtype), value), vnp.full_like(np.zeros(2), value, dtype)]
+    for result in (*filled, vf.jit(lambda x: vnp.full_like(x, value))(np.zeros(2, dtype))):
+        assert (result.dtype, result.weak_type) == (expected.dtype, False)
+        np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("value", [math.nan, [1, math.nan], math.inf, [[-math.inf]], 1e30], ids=str)
+def test_arrays_of_integers_refuse_what_is_none(value):
+    for dtype in ("int32", "uint8"):
+        with pytest.raises(ArgumentError, match=f"does not fit {dtype}"):
+            vnp.array(value, dtype)
+
+
 def test_refused_options():
+    with pytest.raises(ArgumentTypeError, match=r"complex number \[1j\] is none of int32"):
+        vnp.array([1j], "int32")
     with pytest.raises(DTypeError):
         vnp.zeros(2, dtype=object)
     with pytest.raises(ArgumentError, match="300 does not fit uint8"):

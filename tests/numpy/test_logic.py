@@ -39,6 +39,22 @@ def test_unsigned_numbers_compare_with_signed_ones_by_value(name, signed):
     assert not vnp.array_equal(unsigned[3:4], np.array([2**60 + 1]))
 
 
+@pytest.mark.wide
+@pytest.mark.parametrize("dtype", [d for d in REALS if d.kind in "iu"], ids=str)
+@pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
+def test_integers_of_python_compare_by_value(name, dtype):
+    info = np.iinfo(dtype)
+    values = np.array([[info.min, 0, 1], [7, info.max - 1, info.max]], dtype)
+    compare = getattr(operators, name)
+    for number in (info.min - 1, info.max + 1, -1, 300, -(2**40), 2**63, 2**70, -(2**70)):
+        for call in (lambda x, n=number: compare(x, n), lambda x, n=number: compare(n, x)):
+            expected = call(values)
+            for way in (call, vf.jit(call), vf.vmap(call)):
+                result = way(vnp.asarray(values))
+                assert result.dtype == bool
+                np.testing.assert_array_equal(result, expected)
+
+
 @pytest.mark.parametrize("name", ["logical_and", "logical_or", "logical_xor"])
 def test_logical(name):
     for dtype in ALL:

@@ -176,3 +176,18 @@ def test_any_sequence_lists_sizes_and_axes():
     assert vnp.sum(x, axis=Sizes()).shape == vnp.sum(x, axis=range(2)).shape == (3,)
     with pytest.raises(ShapeError, match=r"integers, got \('6',\)"):
         vnp.reshape(x, "6")
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda x: vnp.histogram(x, 2.4), "bins"), (lambda x: vnp.histogram_bin_edges(x, np.float32(2)), "bins"),
+        (lambda x: vnp.histogram2d(x, x, (2.4, 3)), "bins"), (lambda x: vnp.histogramdd(x[:, None], [2.5]), "bins"),
+        (lambda x: vnp.pad(x, 1.5), "width"), (lambda x: vnp.pad(x, {0: (1, 2.0)}), "width"),
+        (lambda x: vnp.repeat(x, 2.5), "repeats"), (lambda x: vnp.repeat(x, np.full(4, 1.5)), "repeats"),
+        (lambda x: vnp.tril_indices(2.5), "n"), (lambda x: vnp.triu_indices(2.5), "n"),
+    ],
+)  # fmt: skip
+def test_counts_that_are_no_integers_are_refused(call, argument):
+    with pytest.raises(ArgumentTypeError, match=rf"\b{argument} must be (an integer|integers), got"):
+        call(vnp.arange(4.0))

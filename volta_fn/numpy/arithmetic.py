@@ -31,7 +31,7 @@ from volta_fn.numpy.arguments import (
 )
 from volta_fn.primitives.array_operations import operators
 from volta_fn.primitives.data_movement.movement import broadcast_to
-from volta_fn.primitives.declare import promoted, to_dtype
+from volta_fn.primitives.declare import promoted, side_of_range, to_dtype
 from volta_fn.primitives.elementwise import arithmetic
 from volta_fn.primitives.elementwise import arithmetic as primitive
 from volta_fn.primitives.elementwise.selection import lexicographic
@@ -221,10 +221,13 @@ def fmin(x1: Any, x2: Any) -> Array:
 def clip(arr: Any, /, min: Any = None, max: Any = None) -> Array:
     """Limit `arr` to [min, max]; None leaves a side open. Where min > max, it is max.
 
+    A lower bound below all numbers of the dtype, and an upper one above them, leave a side open, too.
+
     >>> jnp.clip(jnp.array([-2.0, 0.5, 9.0]), 0, 1)
     Array([0. , 0.5, 1. ], dtype=float32)
     """
-    limits = [(combine, bound) for combine, bound in ((lax.max, min), (lax.min, max)) if bound is not None]
+    sides = ((lax.max, min, -1), (lax.min, max, 1))
+    limits = [(combine, bound) for combine, bound, side in sides if bound is not None and side_of_range(bound, arr) != side]
     value, *bounds = promote("clip", arr, *[bound for _, bound in limits])
     if is_complex(value):
         raise DTypeError("clip: complex numbers have no order; clip the real and imaginary parts")

@@ -128,13 +128,15 @@ def _encoding(value: Any, values: np.ndarray) -> str:
 
 
 def _checked_scalars(value: Any, dtype: np.dtype) -> Array:
-    """Convert Python scalars to a dtype; raise for an integer that does not fit."""
+    """Convert Python scalars to a dtype; raise for one that integers of it cannot be."""
     if dtype in ROUNDED_FROM_FLOAT32 and (values := np.asarray(value)).dtype.kind in "biuf":
         return lax.convert_element_type(values, dtype)
     try:
         return from_host(np.asarray(value, dtype))
-    except OverflowError:
-        raise ArgumentError(f"array: the integer {value} does not fit {dtype.name}") from None
+    except (OverflowError, ValueError):  # the latter of NaN
+        raise ArgumentError(f"array: the number {value} does not fit {dtype.name}") from None
+    except TypeError:
+        raise ArgumentTypeError(f"array: the complex number {value} is none of {dtype.name}; pass its real part") from None
 
 
 def _from_sequence(value: Sequence[Any], dtype: np.dtype | None) -> Array:
@@ -207,6 +209,20 @@ def copy(a: Any, order: str | None = None) -> Array:
     return alias(a) if type(a) is ConcreteArray and order is None else array(a, order=order)
 
 
+def _filling(value: Any, dtype: Any, device: Any) -> Array:
+    """Return a fill value as an array.
+
+    Floats become integers by `astype`, and so do integers that do not fit in JAX's mode.
+    """
+    if (
+        type(value) in ((float, int) if settings.permissive else (float,))
+        and dtype is not None
+        and dtypes.as_dtype(dtype) in dtypes.INTEGERS
+    ):
+        value = lax.convert_element_type(value, dtype)
+    return array(value, dtype, device=device)
+
+
 def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array of `shape` filled with `fill_value`, which broadcasts to it.
 
@@ -214,7 +230,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, 
     Array([[7, 7],
            [7, 7]], dtype=int8)
     """
-    value = broadcast_to(array(fill_value, dtype, device=device), canonical_shape(shape))
+    value = broadcast_to(_filling(fill_value, dtype, device), canonical_shape(shape))
     if settings.permissive and not value.shape:
         value = _traced_scalar(value)
     return constrained(value, out_sharding)
@@ -259,7 +275,7 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, 
     like = a if hasattr(a, "shape") and hasattr(a, "dtype") else operand("full_like", "a", a)
     weak = dtype is None and getattr(like, "weak_type", False)
     size = like.shape if shape is None else canonical_shape(shape)
-    value = array(fill_value, dtype_or(dtype, dtypes.as_dtype(like.dtype)), device=device)
+    value = _filling(fill_value, dtype_or(dtype, dtypes.as_dtype(like.dtype)), device)
     if device is out_sharding is None:
         value = beside(value, like)
     filled = broadcast_to(lax.convert_element_type(value, value.dtype, weak), size)
@@ -314,7 +330,7 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
         return _symbolic_arange(low, high, by, result_dtype)
     if result_dtype in dtypes.INTEGERS and all(isinstance(v, int) for v in (low, high, by)):
         numbers = range(low, high, by)
-        for bound in (numbers[0], numbers[-1]) if len(numbers) else ():
+        for bound in (numbers[0], numbers[-1]) if len(numbers) and not settings.permissive else ():
             _checked_scalars(bound, result_dtype)
         ramp = lax.iota(result_dtype, len(numbers))
         if numbers.step != 1:

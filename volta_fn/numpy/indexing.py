@@ -682,7 +682,7 @@ def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
     if is_symbolic((n, k, m)):
         columns = n if m is None else m
         return _symbolic_indices(tri(n, columns, k), n * columns - _upper_count(n, columns, k + 1))
-    return _indices(np.tril_indices(n, k, m))
+    return _indices(np.tril_indices(as_integer(n, "tril_indices: n"), k, m))
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:
@@ -694,7 +694,7 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array
     if is_symbolic((n, k, m)):
         columns = n if m is None else m
         return _symbolic_indices(~tri(n, columns, k - 1, bool), _upper_count(n, columns, k))
-    return _indices(np.triu_indices(n, k, m))
+    return _indices(np.triu_indices(as_integer(n, "triu_indices: n"), k, m))
 
 
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Array, Array]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax, tree
 from volta_fn.core.arrays.array import Array, as_value, brief
-from volta_fn.core.aval import Shape, canonical_shape, check_option
+from volta_fn.core.aval import Shape, as_integer, canonical_shape, check_option
 from volta_fn.core.dimension import max_dim, span
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, OutOfBoundsError, ShapeError
@@ -433,7 +433,7 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Ar
         pairs = _pairs("pad_width", pad_width, value.ndim)
     if any(w < 0 for pair in pairs for w in pair):
         raise ArgumentError(f"pad: pad_width must not be negative, got {pad_width}")
-    widths = [(int(lo), int(hi)) for lo, hi in pairs]
+    widths = [(as_integer(lo, "pad: a width"), as_integer(hi, "pad: a width")) for lo, hi in pairs]
     if callable(mode):
         return _pad_by_function(value, widths, mode, kwargs)
     if mode not in _MODES:

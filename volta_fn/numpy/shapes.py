@@ -12,9 +12,8 @@ from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import as_integer, broadcasts_to, canonical_shape, sizes_of
-from volta_fn.core.dimension import is_symbolic_dim
 from volta_fn.core.trace import Tracer
-from volta_fn.errors import ArgumentError, BroadcastError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import Axis, axes_of, axis_of, concrete, flat_or_axis, narrow, operand, operands, wide_index
 from volta_fn.numpy.creation import array
@@ -337,13 +336,15 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     value = operand("repeat", "a", a)
     value, dim = flat_or_axis("repeat", value if value.ndim else lax.reshape(value, (1,)), axis)
     if np.ndim(repeats) == 0 and not isinstance(repeats, Tracer) and total_repeat_length is None:
-        count = repeats if is_symbolic_dim(repeats) else int(repeats)
+        count = as_integer(repeats, "repeat: repeats")
         if count < 0:
             raise ArgumentError(f"repeat: repeats must not be negative, got {count}")
         before, length, after = value.shape[:dim], value.shape[dim], value.shape[dim + 1 :]
         wide = lax.broadcast_in_dim(value, (*before, length, count, *after), [i + (i > dim) for i in range(value.ndim)])
         return constrained(lax.reshape(wide, (*before, length * count, *after)), out_sharding)
     number_or_numbers = array(narrow(repeats))
+    if number_or_numbers.dtype in dtypes.INEXACT and number_or_numbers.size:
+        raise ArgumentTypeError(f"repeat: repeats must be integers, got {number_or_numbers.dtype.name}")
     counts = movement.broadcast_to(number_or_numbers, (value.shape[dim],))  # traced, inside a traced function
     if total_repeat_length is None:
         numbers = concrete("repeat", "repeats", number_or_numbers, "Give total_repeat_length= if it is traced.")

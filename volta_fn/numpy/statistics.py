@@ -243,7 +243,7 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
         return lax.convert_element_type(bins, value.dtype)
     if np.ndim(bins):
         raise ShapeError(f"histogram: bins must be a number or a vector of edges, got shape {np.shape(bins)}")
-    count = int(concrete("histogram", "bins", bins, "It decides the shape of the result."))
+    count = as_integer(concrete("histogram", "bins", bins, "It decides the shape of the result."), "histogram: bins")
     if count < 1:
         raise ArgumentError(f"histogram: the number of bins must be positive, got {count}")
     if range is not None:

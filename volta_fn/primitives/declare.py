@@ -518,6 +518,18 @@ def _without_common_integer(args: Sequence[Any]) -> bool:
     return np.dtype(np.uint64) in kinds and not kinds.isdisjoint(dtypes.SIGNED)
 
 
+def side_of_range(value: Any, other: Any) -> int:
+    """Return -1 for an integer below all numbers of an array's dtype, 1 for one above.
+
+    It is 0 for others, and in JAX's mode, where such integers wrap around.
+    """
+    dtype = getattr(other, "dtype", None)
+    if type(value) is not int or dtype not in dtypes.INTEGERS or getattr(other, "weak_type", False) or settings.permissive:
+        return 0
+    info = np.iinfo(dtype)
+    return (value > info.max) - (value < info.min)
+
+
 _Form = Callable[..., Array]
 
 
@@ -525,7 +537,7 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: _Fo
     """Return the NumPy form of an elementwise function, which promotes operands.
 
     `fallback` computes it of operands of the other dtypes, already promoted; `mixed` of uint64 and a signed integer, which float64 would
-    round.
+    round. A function with `mixed` is a comparison: it takes Python integers beyond the dtype of the other operand, too.
 
     >>> promoted(vf.lax.add)(vf.numpy.arange(2), 0.5)
     Array([0.5, 1.5], dtype=float32, weak_type=True)
@@ -535,9 +547,13 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: _Fo
     eager = primitive.eager_kernels
 
     def promote_and_bind(*args: Any) -> Array:
-        if mixed is not None and _without_common_integer(args):
-            check_promotion(name or primitive.name, args, np.dtype(np.float64))
-            return mixed(*map(as_value, args))
+        if mixed is not None:
+            if side := side_of_range(args[1], args[0]) - side_of_range(args[0], args[1]):
+                shape = next(a.shape for a in args if type(a) is not int)
+                return movement.broadcast_to(function(np.int32(0), np.int32(side)), shape)
+            if _without_common_integer(args):
+                check_promotion(name or primitive.name, args, np.dtype(np.float64))
+                return mixed(*map(as_value, args))
         operands = promote_args(name or primitive.name, args, allowed)
         if len(args) == 2:
             _remember(*args, operands)

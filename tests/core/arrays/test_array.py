@@ -104,6 +104,18 @@ def test_repr(value: Array, text: str) -> None:
     assert repr(value) == text
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int32", "bool", "uint8", "complex64"])
+def test_long_arrays_are_printed_as_jax_prints_them(dtype: str) -> None:
+    jax = pytest.importorskip("jax")
+    numbers = np.random.default_rng(0).normal(size=2002) * 100
+    values = [numbers[:n].astype(dtype) for n in (*range(1, 45), 2002)]
+    values += [numbers[:1080].reshape(shape).astype(dtype) for shape in ((40, 27), (12, 90), (3, 8, 45), (1080, 1))]
+    for value in values:
+        assert repr(jnp.asarray(value)) == repr(jax.numpy.asarray(value))
+    with np.printoptions(linewidth=40):
+        assert repr(jnp.asarray(values[20])) == repr(jax.numpy.asarray(values[20]))
+
+
 def test_conversion_to_numpy() -> None:
     x = jnp.asarray(X)
     assert np.asarray(x, np.float64).dtype == np.float64

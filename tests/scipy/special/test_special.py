@@ -185,6 +185,20 @@ def test_slopes_of_zeta_by_its_exponent(dtype: str, tolerance: float) -> None:
             np.testing.assert_allclose(float(gradient), wanted, rtol=tolerance)
 
 
+@pytest.mark.wide
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 2e-13)])
+def test_riemanns_zeta_of_every_number(dtype: str, tolerance: float) -> None:
+    points = np.array([-33.5, -20, -7.25, -4, -3, -2, -1.5, -1, -0.25, -1e-3, 0, 1e-3, 0.25, 0.5, 0.75, 0.99, 1.01, 1.5, 2, 30], dtype)
+    values, slopes = ([float(mpmath.zeta(float(s), 1, n)) for s in points] for n in (0, 1))
+    for zeta in (special.zeta, vf.jit(special.zeta)):
+        result = zeta(vnp.asarray(points))
+        assert result.dtype == dtype
+        np.testing.assert_allclose(result, values, rtol=tolerance)
+    np.testing.assert_allclose(vf.vmap(vf.grad(special.zeta))(vnp.asarray(points)), slopes, rtol=50 * tolerance)
+    assert special.zeta(vnp.asarray(1, dtype)) == np.inf
+    assert vnp.isnan(special.zeta(vnp.asarray([np.nan, 0.5], dtype), 1.0)).all()  # Hurwitz's, as in SciPy and JAX
+
+
 def test_slopes_of_zeta_at_its_ends() -> None:
     slope = vf.vmap(vf.grad(special.zeta))
     s, q = np.float32([1.0, 0.5, 2.0, 2.0, np.nan, 2.0, 1e4, np.inf]), np.float32([2.0, 1.0, 0.0, -1.5, 1.0, np.nan, 2.0, 0.5])

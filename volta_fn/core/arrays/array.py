@@ -19,6 +19,7 @@ from volta_fn.core.caches import Interned
 from volta_fn.core.devices.device import Device, current_default_device
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
 from volta_fn.lazy_imports import deferred, is_installed, load
+from volta_fn.settings import current as settings
 
 # Arrays: the immutable values that programs work on.
 #
@@ -338,11 +339,11 @@ class ConcreteArray(Array):
     def __repr__(self) -> str:
         if self.is_deleted():
             return f"Array(<deleted>, {self.aval})"
-        body = np.array2string(self.host(), separator=", ", prefix="Array(", suffix=f", dtype={self.dtype.name})")
-        if self.size == 0:
-            body = f"[], shape={self.shape}"
-        weak = ", weak_type=True" if self.weak_type else ""
-        return f"Array({body}, dtype={self.dtype.name}{weak})"
+        prefix, width = "Array(", np.get_printoptions()["linewidth"]
+        body = np.array2string(self.host(), separator=", ", prefix=prefix, suffix=",") if self.size else f"[], shape={self.shape}"
+        dtype = f"dtype={self.dtype.name}{', weak_type=True' if self.weak_type else ''})"
+        fits = len(body) - body.rfind("\n") + len(dtype) + 2 <= width
+        return f"{prefix}{body},{' ' * (1 if fits else len(prefix))}{dtype}"  # JAX's text
 
     def _repr_html_(self) -> str:
         html: str = _HTML.folded(repr(self), "") if self.is_deleted() else _HTML.array_html(f"Array {self.aval}", self.host(), repr(self))
@@ -402,8 +403,11 @@ def alias(array: ConcreteArray, device: Device | None = None) -> ConcreteArray:
 def from_number(value: complex, dtype: np.dtype, weak_type: bool, device: Device | None = None) -> ConcreteArray:
     """Return a Python number as a scalar.
 
-    It keeps the number in full if it is weakly typed. Raises `OverflowError` for an integer that does not fit.
+    It keeps the number in full if it is weakly typed. Raises `OverflowError` for an integer that does not fit, but in JAX's mode, where it
+    wraps around.
     """
+    if settings.permissive and type(value) is int and dtype.kind in "iu":
+        value = int(np.asarray(value).astype(dtype))
     if dtype not in dtypes.WIDE_NUMBERS:
         return from_host(np.asarray(value, dtype), weak_type, device)
     if dtype.kind == "f" and abs(value) <= _LARGEST:

@@ -246,11 +246,11 @@ def _cast_like(array: Array, values: Any) -> Array:
     """Cast the values to the array's dtype; raise if it cannot hold their kind."""
     if isinstance(values, int) and array.dtype in dtypes.INTEGERS | dtypes.STORAGE_INTEGERS:
         bounds = dtypes.iinfo(array.dtype)
-        if not bounds.min <= values <= bounds.max:
+        if not bounds.min <= values <= bounds.max and not settings.permissive:
             raise ArgumentError(
                 f"x.at[…]: {values} does not fit the dtype {array.dtype.name} of the array, whose range is {bounds.min} to {bounds.max}"
             )
-        values = values if -(2**31) <= values < 2**31 else np.asarray(values, array.dtype)
+        values = values if -(2**31) <= values < 2**31 else np.asarray(values).astype(array.dtype)
     if isinstance(values, (list, tuple)):
         nested = any(isinstance(leaf, Array) for leaf in tree.leaves(values))
         values = stack([_cast_like(array, item) for item in values]) if nested else np.asarray(values)

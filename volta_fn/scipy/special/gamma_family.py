@@ -343,13 +343,40 @@ def _multigammaln(a: Any, *, dimension: int) -> Array:
     return total
 
 
-def zeta(x: Any, q: Any = 1.0) -> Array:
-    """Return Hurwitz's zeta, Σ_k (q + k)^-x for x > 1 (Riemann's: q = 1).
+def zeta(x: Any, q: Any = None) -> Array:
+    """Return Hurwitz's zeta, Σ_k (q + k)^-x for x > 1, or Riemann's without `q`.
 
-    >>> vf.scipy.special.zeta(vf.numpy.array([2.0, 4.0])).round(4)
-    Array([1.6449, 1.0823], dtype=float32)
+    Below 1, Hurwitz's is NaN, and Riemann's its analytic continuation.
+
+    >>> vf.scipy.special.zeta(vf.numpy.array([2.0, 4.0, -1.0])).round(4)
+    Array([ 1.6449,  1.0823, -0.0833], dtype=float32)
     """
-    return lax.zeta(*promote_args("zeta", (x, q), dtypes.FLOATS))
+    return _riemann_zeta(x) if q is None else lax.zeta(*promote_args("zeta", (x, q), dtypes.FLOATS))
+
+
+@composite
+def _riemann_zeta(x: Any) -> Array:
+    """Return the analytic continuation of Σ_k k^-x.
+
+    It is an alternating series on [-1/2, 1) (P. Borwein, "An efficient algorithm for the Riemann zeta function", 2000), and follows from
+    zeta(1 - x) below.
+    """
+    negative, middle = x < -0.5, (x >= -0.5) & (x < 1)
+    direct = lax.zeta(*promote_args("zeta", (vnp.where(negative, 1 - x, vnp.where(middle, 2.0, x)), 1.0), dtypes.FLOATS))
+    s, below = vnp.where(middle, x, 0.5), vnp.where(negative, x, -1.0)
+    alternating = sum(c * float(k) ** -s for k, c in enumerate(_alternating_weights(24), 1))
+    even = 2.0 * vnp.round(below / 2)  # from there the sine is 0 where zeta is
+    sine = vnp.where(vnp.fmod(even, 4.0) == 0, 1.0, -1.0) * vnp.sin(math.pi / 2 * (below - even))
+    reflected = 2.0 * sine * vnp.exp(gammaln(1 - below) - (1 - below) * math.log(2 * math.pi)) * direct
+    return vnp.where(negative, reflected, vnp.where(middle, alternating / -vnp.expm1((1 - s) * math.log(2.0)), direct))
+
+
+@functools.cache
+def _alternating_weights(n: int) -> list[float]:
+    """Return w of which Σ w_k k^-s is (1 - 2^(1-s)) zeta(s), up to (3 + √8)^-n."""
+    factorial = math.factorial
+    terms = [Fraction(factorial(n + i - 1) * 4**i, factorial(n - i) * factorial(2 * i)) for i in range(n + 1)]
+    return [float((-1) ** k * (1 - sum(terms[: k + 1]) / sum(terms))) for k in range(n)]
 
 
 def polygamma(n: Any, x: Any) -> Array:
