@@ -149,6 +149,24 @@ def test_environment_variables_of_jax_set_its_settings() -> None:
     assert completed.stdout.strip() == "float64", completed.stderr
 
 
+def test_variables_that_a_program_sets_before_it_imports_jax(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os\nos.environ['JAX_ENABLE_X64'] = '1'\nos.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'\n"
+        "import jax, jax.numpy as jnp\nprint(jnp.ones(1).dtype, jax.config.jax_numpy_rank_promotion)\n"
+    )
+    ours, theirs = run("-m", "volta_fn.jax", str(program)), run(str(program))
+    assert ours.stdout == theirs.stdout == "float64 raise\n", ours.stderr + theirs.stderr
+
+
+def test_a_variable_that_was_read_is_not_read_again() -> None:
+    program = (
+        "import volta_fn.jax as v; v.install(); v.config.update('jax_enable_x64', False)\nimport jax.numpy as jnp; print(jnp.ones(1).dtype)"
+    )
+    completed = run("-c", program, env={"JAX_ENABLE_X64": "1"})
+    assert completed.stdout.strip() == "float32", completed.stderr
+
+
 def test_indices_and_values_in_jaxs_mode() -> None:
     result = output_of(
         "import warnings, jax, numpy as np\nfrom jax import lax, numpy as jnp\n"

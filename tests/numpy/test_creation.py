@@ -219,6 +219,20 @@ def test_linspace(num, endpoint):
     np.testing.assert_allclose(float(step), wanted[1], rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_linspace_of_whole_steps_is_exact(dtype):
+    for start, step in ((0, 1), (-7, 3), (10, -2), (0.5, 0.25)):
+        for num in range(2, 120):
+            start_and_stop = np.array([start, start + step * (num - 1)], dtype)
+            numbers = vnp.linspace(*start_and_stop, num)
+            np.testing.assert_array_equal(numbers, np.linspace(*start_and_stop, num, dtype=dtype), strict=True)
+    largest = vnp.finfo(dtype).max
+    assert vnp.isfinite(vnp.linspace(-largest, largest, 5, dtype=dtype)).all()
+    values = np.arange(22, dtype=dtype)
+    np.testing.assert_array_equal(vnp.histogram(values, 22, (0, 22))[0], np.ones(22))
+    np.testing.assert_array_equal(vnp.histogram(values, 21, (0, 21))[0], np.histogram(values, 21, (0, 21))[0])
+
+
 def test_linspace_ends_exactly_and_in_integers():
     for stop in (0.1, 1 / 3, 1e30, 7.7):
         assert vnp.linspace(0.0, stop, 7)[-1] == np.float32(stop)

@@ -20,6 +20,7 @@ CALLS = {
     "binomial": lambda r, k: r.binomial(k, TRIALS, CHANCES, (5, 100)),
     "binomial invalid": lambda r, k: r.binomial(k, np.float32([-1, 5, np.nan, np.inf, 5]), np.float32([0.5, -0.1, 0.5, 0.5, np.nan])),
     "multinomial": lambda r, k: r.multinomial(k, np.float32(30), np.float32([0.2, 0.3, 0.5]), shape=(100, 3)),
+    "multinomial float16": lambda r, k: r.multinomial(k, np.float16(30), np.float16([0.25, 0.25, 0.5]), shape=(100, 3)),
 }
 
 

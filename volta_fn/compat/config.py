@@ -246,6 +246,7 @@ class Config:
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {**IGNORED, **_DEFAULTS}
+        self._variables: dict[str, str] = {}  # of the environment, as they were read
 
     def update(self, name: str, val: Any) -> None:
         """Set a setting; raise `UnknownSettingError` if there is none of that name."""
@@ -283,9 +284,14 @@ class Config:
         """Take JAX's semantics: 32-bit dtypes, indices moved inside, its variables."""
         current.permissive = current.sorted_dicts = True
         self.update("jax_enable_x64", False)
+        self.read_variables()
+
+    def read_variables(self) -> None:
+        """Take settings from the environment's variables that are new since the last call."""
         for name in self.values:
             text = os.environ.get(name.upper())
-            if text is not None:
+            if text is not None and text != self._variables.get(name):
+                self._variables[name] = text
                 self.update(name, _parsed(text, self.read(name)))
 
 

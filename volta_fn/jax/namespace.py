@@ -344,6 +344,8 @@ class _Loader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Load the compiler with `jax` itself, and frequent functions with `jax.numpy`."""
+        if module.__name__ == "jax":  # a program may set variables after `install`, before it imports JAX
+            config.read_variables()
         # JAX does so, too. Other names are looked up when they are used. This thread waits meanwhile: two that import and compile at once
         # wait for Python's lock, and take longer.
         if module.__name__ == "jax" and (os.environ.get("VOLTA_DEVICE") or "cpu") == "cpu":

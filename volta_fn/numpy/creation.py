@@ -381,9 +381,9 @@ def linspace(
     low, high = (lax.expand_dims(broadcast_to(v, shape), (0,)) for v in (low, high))
     gaps = count - 1 if endpoint else count
     ramp = lax.reshape(lax.iota(_index_dtype(low.dtype), count), (count, *(1,) * len(shape)))
-    weight = to_dtype(ramp, low.dtype) / max_dim(gaps, 1)
-    # The interpolation weights are exactly 0 and 1 at the ends.
-    numbers = lax.add(lax.mul(low, lax.sub(full_like(weight, 1), weight)), lax.mul(high, weight))
+    # As in NumPy, whole steps are exact. Halves, which round nothing, keep a range beyond the dtype's largest number finite.
+    half_step = (high * 0.5 - low * 0.5) / max_dim(gaps, 1)
+    numbers = (to_dtype(ramp, low.dtype) * half_step + low * 0.5) * 2.0
     if endpoint and count > 1:
         numbers = lax.concatenate([lax.slice_in_dim(numbers, 0, count - 1), high], 0)
     if result_dtype in dtypes.INTEGERS:

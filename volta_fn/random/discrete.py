@@ -220,14 +220,14 @@ def multinomial(key: Any, n: Any, p: Any, *, shape: Sequence[int] | None = None,
         n: the number of trials; broadcasts to the shape without its last dimension.
         p: the probabilities of the outcomes, along the last dimension.
         shape: the result's shape, to which `p` broadcasts; by default that of `p`.
-        dtype: a floating dtype, by default the common one of `n` and `p`.
+        dtype: a floating dtype (float32).
         unroll: how many iterations of the loop over outcomes to unroll, see `lax.scan`.
 
     >>> vf.random.multinomial(vf.random.key(0), 10.0, vf.numpy.array([0.2, 0.8])).sum()
     Array(10., dtype=float32)
     """
     trials, chances = promote_args("multinomial", (n, p), dtypes.FLOATS)
-    result_dtype = trials.dtype if dtype is None else float_dtype("multinomial", dtype)
+    result_dtype = float_dtype("multinomial", dtype)
     sizes = chances.shape if shape is None else canonical_shape(shape)
     trials, chances = broadcast_to(trials, sizes[:-1]), vnp.moveaxis(broadcast_to(chances, sizes), -1, 0)
     rest = lax.cumsum(chances, 0, reverse=True)
