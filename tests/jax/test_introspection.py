@@ -333,3 +333,31 @@ print(shapes.jaxpr.invars[0].aval, *shapes.out_avals)
 print(" ".join(str(shapes).split()))
 """
     assert output_of(program) == output_of_jax(program)
+
+
+def test_interpreters_of_jaxprs_find_jaxs_equations_and_parameters() -> None:
+    program = """
+import jax, jax.numpy as jnp
+
+def index(x):
+    return x[0] * x[1, 2], x[:, -1], x[1:, 0], x[0, :2]
+
+def compute(x):
+    y = jnp.exp(x).reshape(3, 2).astype(jnp.float16) @ jnp.broadcast_to(x[0], (2, 3))
+    return jnp.sum(x * x, 0), y, x[:, jnp.array([2, 0])], x.at[jnp.array([1])].set(0.0)
+
+names = {
+    "reshape": "dimensions sharding", "exp": "accuracy", "convert_element_type": "sharding", "dot_general": "precision out_sharding",
+    "broadcast_in_dim": "sharding", "reduce_sum": "out_sharding", "mul": "out_dtype", "gather": "indices_are_sorted unique_indices",
+    "scatter": "indices_are_sorted update_jaxpr update_consts",
+}
+x = jnp.ones((2, 3))
+print([(e.primitive.name, e.params.get("dimensions")) for e in jax.make_jaxpr(index)(x).eqns])
+eqns = [(e.primitive.name, e.params) for e in jax.make_jaxpr(compute)(x).eqns]
+print(sorted({(name, n, str(params[n])) for name, params in eqns for n in names.get(name, "").split()}))
+try:
+    jax.make_jaxpr(jnp.sin)(x).eqns[0].params["nonsense"]
+except KeyError as error:
+    print(error)
+"""
+    assert output_of(program) == output_of_jax(program)

@@ -43,7 +43,8 @@ def test_stages_agree_with_jaxs() -> None:
 def test_costs() -> None:
     x, w = np.ones((4, 5), np.float32), np.ones((5, 6), np.float32)
     f = lambda x, w: jnp.tanh(x @ w).sum()
-    theirs = jax.jit(f).lower(x, w).compile().cost_analysis()
+    compiled = jax.jit(f).lower(x, w).compile()
+    theirs, their_memory = compiled.cost_analysis(), compiled.memory_analysis()
     ours = vf.jit(lambda x, w: vf.numpy.tanh(x @ w).sum()).lower(x, w)
     # JAX counts tanh, a transcendental function, elsewhere.
     assert ours.cost_analysis()["flops"] == pytest.approx(theirs["flops"] + 24, abs=1)
@@ -51,6 +52,10 @@ def test_costs() -> None:
     assert loop.cost_analysis()["flops"] == 7 * 2 * 27
     memory = ours.compile().memory_analysis()
     assert (memory.argument_size_in_bytes, memory.output_size_in_bytes) == (4 * 50, 4)
+    assert memory.peak_memory_in_bytes >= 4 * 50 + 4
+    # XLA's temporary memory is its own.
+    names = [name for name in dir(their_memory) if name.endswith("_in_bytes") and not name.startswith(("temp", "peak"))]
+    assert {name: getattr(memory, name) for name in names} == {name: getattr(their_memory, name) for name in names}
 
 
 def test_convolutions_cost_their_products() -> None:

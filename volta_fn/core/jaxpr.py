@@ -57,6 +57,17 @@ class Literal:
 
 Atom = Var | Literal
 
+#: Parameters of JAX's equations that equations here do not have, and their values where nobody asks for anything else.
+_DEFAULTS: dict[str, Any] = dict.fromkeys("accuracy dimensions out_dtype out_sharding precision sharding update_jaxpr".split())
+_DEFAULTS |= {"indices_are_sorted": False, "unique_indices": False, "update_consts": ()}
+
+
+class Parameters(dict[str, Any]):
+    """The parameters of an equation, among which a lookup finds those of JAX's."""
+
+    def __missing__(self, name: str) -> Any:
+        return _DEFAULTS[name]
+
 
 class Equation:
     """``outvars = primitive[params](invars)``, with the user's source line."""
@@ -76,7 +87,7 @@ class Equation:
         self.primitive = primitive
         self.invars = invars
         self.outvars = outvars
-        self.params = params
+        self.params: dict[str, Any] = params if type(params) is Parameters else Parameters(params)
         self.position = position
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -676,6 +676,18 @@ class MemoryAnalysis(NamedTuple):
     temp_size_in_bytes: int
     #: Bytes of results in the memory of donated arguments.
     alias_size_in_bytes: int = 0
+    #: 0, as on JAX's CPU: machine code, and memory of the host beside that of a device.
+    generated_code_size_in_bytes: int = 0
+    host_generated_code_size_in_bytes: int = 0
+    host_argument_size_in_bytes: int = 0
+    host_output_size_in_bytes: int = 0
+    host_alias_size_in_bytes: int = 0
+    host_temp_size_in_bytes: int = 0
+
+    @property
+    def peak_memory_in_bytes(self) -> int:
+        """The bytes of arguments, results and intermediate values together."""
+        return self.argument_size_in_bytes + self.output_size_in_bytes + self.temp_size_in_bytes - self.alias_size_in_bytes
 
 
 def struct_of(aval: ShapedArray, sharding: Any) -> ShapeDtypeStruct:

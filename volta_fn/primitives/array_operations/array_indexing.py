@@ -23,7 +23,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DT
 from volta_fn.primitives.call import debug_callback_p
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p
 from volta_fn.primitives.data_movement.gather import GatherDimensionNumbers, GatherScatterMode, canonical_index, gather, gather_p
-from volta_fn.primitives.data_movement.movement import broadcast, broadcast_to, expand_dims, iota, reshape, rev
+from volta_fn.primitives.data_movement.movement import broadcast, broadcast_to, expand_dims, iota, reshape, rev, squeeze
 from volta_fn.primitives.data_movement.slicing import concatenate
 from volta_fn.primitives.data_movement.slicing import slice as slice_
 from volta_fn.primitives.declare import broadcast_shapes
@@ -482,8 +482,10 @@ def read(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | None,
     if any(type(p.index) is not int for p in points):
         is_block = [_is_block(e, value.shape) for e in entries]
         rest, blocks = ([e for e, mark in zip(entries, is_block, strict=True) if mark is kind] for kind in (False, True))
-        return reshape(_dynamic_slice(_cut(value, rest), blocks), sizes)
-    return reshape(_cut(value, entries), sizes)
+        out = _dynamic_slice(_cut(value, rest), blocks)
+    else:
+        out = _cut(value, entries)
+    return reshape(out, sizes) if any(isinstance(e, NewAxis) for e in entries) else squeeze(out, [p.dim for p in points])
 
 
 def _is_block(entry: Entry, shape: Shape) -> bool:
