@@ -192,6 +192,27 @@ def test_integers_closures_trees_and_keywords() -> None:
     np.testing.assert_array_equal(vf.vmap(closing)(jnp.array([1.0, 2.0])), [2.0, 4.0])
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, vf.jit])
+def test_the_rule_closes_over_a_mapped_value(wrap: Any) -> None:
+    def product(x: Any, rows: Any, column: Any) -> Any:
+        f = vf.custom_jvp(lambda x: x * rows.sum() * column)
+        f.defjvp(lambda primals, tangents: (f(*primals), 3.0 * tangents[0] * lax.map(lambda row: row * column, rows).sum()))
+        return f(x)
+
+    columns = jnp.array([0.5, 2.0, -1.0])
+    one_row = vf.vmap(product, (None, None, 0))
+    total = wrap(vf.grad(lambda x: vf.vmap(one_row, (None, 0, None))(x, jnp.array(ROWS, "float32"), columns).sum()))
+    np.testing.assert_allclose(total(2.0), 3.0 * ROWS.sum() * 1.5, rtol=1e-6)
+    by_row = wrap(vf.grad(lambda xs: vf.vmap(one_row, (0, 0, None))(xs, jnp.array(ROWS, "float32"), columns).sum()))
+    np.testing.assert_allclose(by_row(jnp.ones(3)), 3.0 * ROWS.sum(1) * 1.5, rtol=1e-6)
+    _, second = wrap(
+        lambda x: vf.jvp(
+            vf.grad(lambda x: vf.vmap(one_row, (None, 0, None))(x * x, jnp.array(ROWS, "float32"), columns).sum()), (x,), (1.0,)
+        )
+    )(2.0)
+    np.testing.assert_allclose(second, 6.0 * ROWS.sum() * 1.5, rtol=1e-6)
+
+
 @pytest.mark.wide
 @pytest.mark.parametrize(
     ("rule", "error", "message"),

@@ -259,8 +259,11 @@ class BatchTrace(Trace):
 
     def detach(self, value: Array) -> tuple[Array, int | None]:
         """Return a stacked value and the dimension of the examples."""
-        if type(value) is BatchTracer and value._trace is self:
-            return value.stacked, value.dim
+        if type(value) is BatchTracer:
+            trace: Any = value._trace
+            # A user's rule is mapped in a trace of its own, but may close over examples of the trace that called the function.
+            if trace is self or (trace.axis is self.axis and trace.alive):
+                return value.stacked, value.dim
         check_alive(value)
         # A user's rule is mapped in a trace of its own, by the `axis` of the trace whose values it closes over.
         if type(value) is BatchTracer and value._trace.axis is self.axis:  # type: ignore[attr-defined]  # the trace is a BatchTrace
