@@ -6,10 +6,15 @@ rounding of its accumulator times the sum of its terms' absolute values. Values 
 normal numbers may become zero. Where a comparison, an index or a conversion to integers depends on the last digits, such runs disagree, and
 the bound covers both outcomes. Changes at random hardly ever make two values equal, as rounding does: where they differ by less than their
 difference moves between runs, some runs compare them as equal, and every third run rounds each result to its dtype.
+
+Roundings of a sum of equal terms, one after another, have one sign while its binade lasts, so that no change at random is as large. Where a
+result seems to be wrong, runs that round also add up in that order what targets do: products, and what is scattered to an element. They
+do not reductions, which every target adds up in blocks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -36,6 +41,10 @@ _EXACT = frozenset(
 #: Primitives that add up products of their operands. Those in the second set round each partial sum to their own dtype.
 _SUMS = frozenset({"reduce_sum", "dot_general", "ragged_dot", "conv_general_dilated", "cumsum", "reduce_window_sum", "fft"})
 _SUMS_IN_PLACE = frozenset({"scatter_add", "select_and_scatter_add", "select_and_gather_add"})
+#: Those that add up one term after another.
+_SUMS_IN_ORDER = frozenset({"dot_general", "scatter_add"})
+#: The most products of a sum in order, which takes an operation of NumPy for each of its terms.
+_MOST_IN_ORDER = 1 << 27
 #: Primitives that multiply, or raise to a power: relative errors add up.
 _PRODUCTS = frozenset({"reduce_prod", "cumprod", "scatter_mul", "integer_pow", "pow"})
 #: Primitives that depend on the dtype of their operands.
@@ -88,6 +97,7 @@ class Reference:
             difference = None if self._level == 0 else self._compare(results)
             if self._level and (difference is None or self._level == len(_RUNS)):
                 return difference
+            self._evaluator.in_order = self._level > 0
             for number, scale in enumerate(_RUNS[self._level]):
                 self._perturb(scale, number % 3 == 1)
             self._level += 1
@@ -98,6 +108,13 @@ class Reference:
         self._evaluator.scale, self._evaluator.rounds = scale, rounds
         for spread, other, value in zip(self._spreads, self._evaluator.run(self._closed, self._arguments), self.values, strict=True):
             np.fmax(spread, _distance(other, value) / scale, out=spread)
+
+    def rounding_of_float64(self) -> list[np.ndarray]:
+        """Return how far the rounding of float64 may move these results."""
+        evaluator = Evaluator(np.random.default_rng(0))
+        evaluator.scale = _ROUNDING_OF_FLOAT64
+        runs = [evaluator.run(self._closed, self._arguments) for _ in _RUNS[0]]
+        return [_FACTOR * np.max([_distance(x, value) for x in xs], 0) for value, *xs in zip(self.values, *runs, strict=True)]
 
     def _compare(self, results: Sequence[np.ndarray]) -> Difference | None:
         for number, (result, value, spread, aval) in enumerate(
@@ -114,13 +131,15 @@ class Reference:
 
 
 def slope_difference(
-    loss: ClosedJaxpr, arguments: Sequence[np.ndarray], positions: Sequence[int], gradient: Sequence[np.ndarray], seed: int = 0
+    loss: ClosedJaxpr, arguments: Sequence[np.ndarray], positions: Sequence[int], reference: Reference, seed: int = 0
 ) -> str | None:
     """Return how a gradient differs from a loss's slope along a random direction, by differences in float64.
 
-    One of several steps must give the same, up to the rounding of the loss: long ones cross kinks and jumps, short ones cancel. Where the
-    shortest step changes a rounded number, a comparison or an index, the slope is that of a jump, and says nothing.
+    One of several steps must give the same, up to the rounding of the loss and of the gradient, whose terms may cancel: long ones cross
+    kinks and jumps, short ones cancel. Where the shortest step changes a rounded number, a comparison or an index, the slope is that of a
+    jump, and says nothing. Nor does it where a clamped number stays equal to a bound that moves: there the gradient is zero by definition.
     """
+    gradient = reference.values
     rng = np.random.default_rng(seed)
     evaluator = Evaluator(rng)
     directions = [rng.standard_normal(g.shape) for g in gradient]
@@ -134,10 +153,12 @@ def slope_difference(
     steps = np.array([1e-4, 1e-5, 1e-6, 1e-7])
     slopes = np.array([(loss_at(h) - loss_at(-h)) / (2 * h) for h in steps])
     products = [float((g * d).sum()) for g, d in zip(gradient, directions, strict=True)]
-    left, right = [(loss_at(step), evaluator.steps)[1] for step in (-steps[-1], steps[-1])]
+    (left, before), (right, after) = [(loss_at(step), (evaluator.steps, evaluator.ties))[1] for step in (-steps[-1], steps[-1])]
     jumps = len(left) != len(right) or not all(map(np.array_equal, left, right))
+    jumps = jumps or any(((x != y) & ~np.isnan(x) & ~np.isnan(y)).any() for x, y in zip(before, after, strict=True))
     value = loss_at(0.0)
     bound = 1e-6 * (abs(value) + sum([float(np.abs(g * d).sum()) for g, d in zip(gradient, directions, strict=True)]))
+    bound += sum([float((spread * np.abs(d)).sum()) for spread, d in zip(reference.rounding_of_float64(), directions, strict=True)])
     evaluator.scale = _ROUNDING_OF_FLOAT64
     bound = bound + _FACTOR * max([abs(loss_at(0.0) - value) for _ in _RUNS[0]]) / steps
     if jumps or not np.isfinite([*slopes, *products]).all() or (np.abs(sum(products) - slopes) <= bound).any():
@@ -186,6 +207,10 @@ class Evaluator:
     def __init__(self, rng: np.random.Generator) -> None:
         self.scale = 0.0
         self.rounds = False
+        #: Whether runs that round add up one term after another where targets do.
+        self.in_order = False
+        #: The numbers that were clamped and equal to a bound in the last run, and NaN for the others.
+        self.ties: list[np.ndarray] = []
         #: The results of step functions of inexact numbers in the last run.
         self.steps: list[np.ndarray] = []
         self._rng = rng
@@ -199,7 +224,7 @@ class Evaluator:
     def run(self, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[np.ndarray]:
         """Return the results of a whole program."""
         self._comparisons.clear()
-        self.steps = []
+        self.steps, self.ties = [], []
         return self.program(closed, arguments)
 
     def program(self, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[np.ndarray]:
@@ -230,7 +255,13 @@ class Evaluator:
             if operands[0].dtype.kind == "f" and result.dtype.kind in "iu":
                 self.steps.append(result)
             return [result]
-        results = self._apply(eqn, self._with_ties(eqn, operands) if name in _COMPARISONS else operands)
+        if name == "clamp" and operands[1].dtype.kind == "f":
+            low, x, high = operands
+            self.ties.append(np.where((x == low) | (x == high), x, np.nan))
+        if self.in_order and self.rounds and name in _SUMS_IN_ORDER:
+            results = self._in_order(eqn, operands)
+        else:
+            results = self._apply(eqn, self._with_ties(eqn, operands) if name in _COMPARISONS else operands)
         if any(x.dtype.kind in "fc" for x in operands):
             self.steps += [x for x in results if name in _STEPS or x.dtype.kind in "biu"]
         return [self._rounded(eqn, operands, result, v.aval) for result, v in zip(results, eqn.outvars, strict=True)]
@@ -288,6 +319,30 @@ class Evaluator:
             self._kernels[id(eqn)] = (eqn, silenced(make_kernel(eqn.primitive, avals, params, PIPELINE)))
         results = self._kernels[id(eqn)][1](*operands)
         return [wide(result) for result in (results if eqn.primitive.multiple_results else (results,))]
+
+    def _in_order(self, eqn: Equation, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return sums whose terms are added one after another in the dtype of their accumulator."""
+        aval = eqn.outvars[0].aval
+        dtype = dtypes.accumulator(aval.dtype)
+        narrow = [x.astype(dtype) if x.dtype.kind in "fc" else x for x in operands]
+        if aval.dtype not in dtypes.INEXACT or any(x.dtype.kind not in "fc" for x in (narrow[0], narrow[-1])):
+            return self._apply(eqn, operands)
+        if eqn.primitive.name == "scatter_add":  # as NumPy's kernel does
+            avals = tuple([ShapedArray(x.shape, x.dtype) for x in narrow])
+            return [wide(silenced(make_kernel(eqn.primitive, avals, eqn.params, PIPELINE))(*narrow))]
+        contracted, batch = eqn.params["dimension_numbers"]
+        terms = math.prod([narrow[0].shape[i] for i in contracted[0]])
+        if not aval.size * terms or aval.size * terms > _MOST_IN_ORDER:
+            return self._apply(eqn, operands)
+        left, right = [
+            x.transpose([*b, *c, *[i for i in range(x.ndim) if i not in (*b, *c)]]).reshape(math.prod([x.shape[i] for i in b]), terms, -1)
+            for x, c, b in zip(narrow, contracted, batch, strict=True)
+        ]
+        total = np.zeros((left.shape[0], left.shape[2], right.shape[2]), dtype)
+        with np.errstate(all="ignore"):
+            for k in range(terms):
+                total += left[:, k, :, None] * right[:, k, None, :]
+        return [wide(total.reshape(aval.shape))]
 
     def _converted(self, eqn: Equation, operand: np.ndarray) -> np.ndarray:
         before, after = eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype

@@ -468,7 +468,7 @@ class Case:
         if self.program.way not in _GRADIENTS or any(name in text for name in ("float16", *_WITH_OTHER_DERIVATIVES)):
             return None
         loss = vf.make_jaxpr(self.program.loss())(*self.arguments)
-        return slope_difference(loss, self.arguments, self.program.argnums(), self.reference.values)
+        return slope_difference(loss, self.arguments, self.program.argnums(), self.reference)
 
     def _calls(self, target: str) -> list[list[np.ndarray]]:
         """Return the results of two calls, of which the second must leave those of the first and the arguments as they are."""

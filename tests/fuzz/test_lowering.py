@@ -113,6 +113,24 @@ def test_sums_are_as_exact_as_their_accumulators() -> None:
     assert difference(lambda x: x.sum(1), rounded_terms, x) is not None
 
 
+def test_equal_terms_one_after_another_are_no_fault() -> None:
+    """Their roundings have one sign; a term that is missing or counted twice is more than they are."""
+    terms = np.full(2000, 1 / 3, np.float32)
+    scattered = lambda t: jnp.zeros(3).at[jnp.ones(t.shape, int)].add(t)
+    product = lambda t: t[None] @ jnp.ones((t.size, 3))
+    for function in (scattered, product):
+        in_order = lambda t, f=function: f(t) * 0 + np.add.accumulate(np.asarray(t))[-1] * (f(np.ones(1, np.float32)) > 0)
+        assert difference(lambda t, f=function: f(t) * 1, in_order, terms) is None
+        for wrong in (terms[1:], np.append(terms, terms[:1])):
+            assert difference(lambda t, f=function: f(t) * 1, lambda _, f=function, w=wrong: f(w) * 1, terms) is not None
+
+
+def test_reductions_of_equal_terms_are_blocked() -> None:
+    terms = np.full(2000, 1 / 3, np.float32)
+    assert difference(lambda t: t.sum(), lambda t: np.add.reduce(np.float64(t)).astype(np.float32), terms) is None
+    assert difference(lambda t: t.sum(), lambda t: np.add.accumulate(t)[-1], terms) is not None
+
+
 def test_near_ties_may_go_either_way_and_others_not() -> None:
     near = np.float32([[1.0, 1.0 + 1e-7, 0.0]])
     for values, accepted in ((near, True), (np.float32([[1.0, 1.1, 0.0]]), False)):
@@ -161,6 +179,28 @@ def test_losses_whose_terms_cancel_have_no_slope_but_rounding(monkeypatch: pytes
     assert lowering.Case(program).fault(lowering.SLOPES) is None
     monkeypatch.setitem(lowering._WAYS, "grad", lambda program: lambda x: vf.grad(program.loss(), (0,))(x)[0] + 1e-5)
     assert lowering.fault(program, lowering.SLOPES) is not None
+
+
+@pytest.mark.parametrize("way", ["weighted", "sum"])
+def test_gradients_whose_terms_cancel_are_no_slopes_but_rounding(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = lowering.Program.parse(
+        "x1 = normal(632375, (1, 2), 1)\nx2 = np.zeros(4, np.int32)\nv0 = (x1[x2] - x1[x2 * 0]) + 0 * x1\nreturn v0\n" + f"grad {way} x1"
+    )
+    assert lowering.Case(program).fault(lowering.SLOPES) is None
+    monkeypatch.setitem(lowering._WAYS, "grad", lambda program: lambda *x: vf.grad(program.loss(), (0,))(*x)[0] + 1e-10)
+    assert lowering.fault(program, lowering.SLOPES) is not None
+
+
+def test_clamped_numbers_equal_to_a_bound_have_no_slope(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the bound moves with them; a bound that stays is a kink that no step meets."""
+    moving = lowering.Program.parse(
+        "x0 = normal(0, (4, 5))\nv0 = lax.clamp(-jnp.abs(x0), nn.relu(x0), jnp.abs(x0))\nreturn v0\ngrad sum x0"
+    )
+    assert lowering.Case(moving).fault(lowering.SLOPES) is None
+    fixed = lowering.Program.parse("x0 = normal(0, (4, 5))\nv0 = lax.clamp(0.0, nn.relu(x0), 1.0) * x0\nreturn v0\ngrad sum x0")
+    assert lowering.Case(fixed).fault(lowering.SLOPES) is None
+    monkeypatch.setitem(lowering._WAYS, "grad", lambda program: lambda x: vf.grad(program.loss(), (0,))(x)[0] * 1.01)
+    assert lowering.fault(fixed, lowering.SLOPES) is not None
 
 
 def test_jumps_have_no_slope(monkeypatch: pytest.MonkeyPatch) -> None:
