@@ -16,11 +16,12 @@ import volta_fn.numpy as jnp
 from tests.fuzz import lowered, lowering
 from tests.fuzz.array_blocks import ARRAY_BLOCKS
 from tests.fuzz.evaluation import Difference, Reference
+from tests.fuzz.numeric_blocks import NUMERIC_BLOCKS
 from tests.stress.amount import rounds
 from volta_fn import nn
 
 CORPUS = [block for block in (Path(__file__).parent / "lowering.txt").read_text().split("\n\n") if block.strip()]
-TARGETS = (lowering.SLOPES, "native", lowering.DONATED, "numpy", *lowered.TARGETS)
+TARGETS = (lowering.SLOPES, "native", lowering.DONATED, lowering.EAGER, "numpy", *lowered.TARGETS)
 PARTS = 16
 
 
@@ -49,11 +50,20 @@ def test_what_was_once_wrong_is_right(block: str, target: str) -> None:
     assert lowering.Case(lowering.Program.parse(block)).fault(target) is None
 
 
-@pytest.mark.parametrize("block", ARRAY_BLOCKS, ids=lambda block: block.__name__)
+@pytest.mark.parametrize("block", [*ARRAY_BLOCKS, *NUMERIC_BLOCKS], ids=lambda block: block.__name__)
 def test_every_block_is_drawn_and_right(block: Callable[[Any], str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering, "_BLOCKS", {block: 1})
     program = next(p for p in lowering.drawn(0, 4, 9) if len(p.lines) > 0)
     assert lowering.Case(replace(program, way="plain", names=())).fault("native") is None
+
+
+def test_drafts_are_of_every_kind() -> None:
+    """Large ones, such with axes without elements, and such with inputs of each dtype."""
+    texts = [str(program) for seed in range(300) for program in lowering.drawn(seed, 1)]
+    sizes = [max([x.size for x in lowering.Program.parse(text).arguments()], default=0) for text in texts]
+    assert max(sizes) > 100_000 and 0 in sizes
+    for name in ("float64", "bfloat16", "float16", "complex64", "int8", "uint8", "bool"):
+        assert any(name in text for text in texts), name
 
 
 def test_fourier_transforms_are_as_exact_as_their_terms() -> None:
