@@ -56,6 +56,9 @@ _STEPS = frozenset({"sign", "floor", "ceil", "round", "round_half_even"})
 #: Primitives that compare two operands, or one with zero.
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "sign"})
 
+#: Primitives whose results are those of a matrix that differs by its rounding from the operand (backward stability).
+_FACTORS = frozenset({"cholesky", "eigh", "lu", "qr", "svd"})
+
 #: How many times as far as it moved in the perturbed runs a result may be: functions err by some units in the last place, and the largest
 #: of a few random changes falls short of the largest possible one.
 _FACTOR = 16.0
@@ -258,6 +261,10 @@ class Evaluator:
         if name == "clamp" and operands[1].dtype.kind == "f":
             low, x, high = operands
             self.ties.append(np.where((x == low) | (x == high), x, np.nan))
+        if self.scale and name in _FACTORS and operands[0].size:
+            size = np.abs(operands[0]).max((-2, -1), keepdims=True)
+            error = np.broadcast_to(_step(eqn.invars[0].aval.dtype) * size, operands[0].shape)
+            operands = [self._perturbed(operands[0], error, eqn.invars[0].aval.dtype), *operands[1:]]
         if self.in_order and self.rounds and name in _SUMS_IN_ORDER:
             results = self._in_order(eqn, operands)
         else:

@@ -40,14 +40,12 @@ def factors(d: Draft) -> str:
     a = d.emit(f"{d.full(x)} + jnp.diag(2.0 * jnp.arange({n}) + 3 + {y})")
     turned = f"jnp.swapaxes({a}, -1, -2)"
     lower = d.draw.choice((True, False))
-    if form == 0:
-        q, r = d.emit(f"jnp.linalg.qr({a})", 2)
-        return d.emit(
-            d.draw.choice((f"jnp.abs({q} @ {r} - 1)", f"jnp.square({r})", f"{q} @ jnp.swapaxes({q} * jnp.arange(1.0, {n + 1}), -1, -2)"))
-        )
+    if form == 0:  # signs of rows of r, and of eigenvectors, are no results
+        y = d.draw.choice(("jnp.abs(q @ r - 1)", "jnp.square(r)", f"q @ jnp.swapaxes(q * jnp.arange(1.0, {n + 1}), -1, -2)"))
+        return d.emit(f"(lambda q, r: {y})(*jnp.linalg.qr({a}))")
     if form in (1, 2):
-        w, v = d.emit(f"jnp.linalg.eigh({a} + {turned})", 2)
-        return d.emit(d.draw.choice((w, f"({v} * jnp.tanh({w} * 0.1)[..., None, :]) @ jnp.swapaxes({v}, -1, -2)", f"jnp.square({v})")))
+        y = d.draw.choice(("w", "(v * jnp.tanh(w * 0.1)[..., None, :]) @ jnp.swapaxes(v, -1, -2)", "jnp.square(v)"))
+        return d.emit(f"(lambda w, v: {y})(*jnp.linalg.eigh({a} + {turned}))")
     if form == 3:
         return d.emit(
             d.draw.choice((f"jnp.linalg.svd({a}, compute_uv=False)", f"jnp.linalg.norm({a}, 'nuc', (-2, -1))", f"jnp.linalg.pinv({a})"))

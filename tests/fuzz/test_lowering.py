@@ -75,6 +75,17 @@ def test_fourier_transforms_are_as_exact_as_their_terms() -> None:
     assert difference(turned, turned, x) is None
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_factors_are_those_of_a_matrix_nearby(dtype: str) -> None:
+    """Small elements of eigenvectors are as exact as large ones, and no more."""
+    x = lowering.normal(143501, (8, 8), 0.3).astype(dtype) + np.diag(2 * np.arange(8)).astype(dtype)
+    squares = lambda x: jnp.square(jnp.linalg.eigh(x + x.T)[1])
+    nearby = np.asarray(x, np.float64) * (1 + np.finfo(dtype).eps)
+    assert difference(squares, lambda x: jnp.asarray(squares(nearby), dtype), x) is None
+    assert difference(squares, lambda x: squares(x).at[0, 7].add(1e-5), x) is not None
+    assert difference(squares, lambda x: squares(x * (1 + 1e-3 * np.eye(8, dtype=dtype))), x) is not None
+
+
 def test_programs_are_read_as_they_are_written() -> None:
     for program in lowering.drawn(3, 4):
         assert str(lowering.Program.parse(str(program))) == str(program)
