@@ -257,6 +257,15 @@ def test_gradients_of_attention_from_its_rounded_result_are_no_fault() -> None:
     assert difference(gradient, lambda q: result + np.float16(8), q) is not None
 
 
+def test_what_overflows_within_attention_need_not() -> None:
+    """Products of cotangents and values, which machine code has in float16 and GPUs in float32."""
+    q, v, w = np.ones((3, 4), np.float16), np.full((3, 4), 40, np.float16), np.full((3, 4), 500, np.float16)
+    attention = lambda q: nn.dot_product_attention(q[None, :, None], q[None, :, None], v[None, :, None], scale=0.1)
+    gradient = vf.grad(lambda q: (attention(q) * w[None, :, None]).astype(jnp.float32).sum())
+    assert np.isnan(Reference(vf.make_jaxpr(gradient)(q), [q]).values[0]).any()
+    assert difference(gradient, lambda q: jnp.zeros_like(q), q) is None
+
+
 def test_what_differs_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of the program, its other result and its derivative go."""
     program = lowering.Program.parse(
