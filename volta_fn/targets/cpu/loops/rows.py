@@ -433,7 +433,10 @@ class RowCode:
         bounds: tuple[Value, Value],
         terms: int = 1,
     ) -> States:
-        """Emit a loop along an axis, of whose sums an iteration adds `terms`; long sums that round are blocked, and sums of blocks, too."""
+        """Emit a loop along an axis; sums of a long loop that rounds are blocked.
+
+        So are the sums of blocks. An iteration adds so many `terms` to a sum.
+        """
         low, high = bounds
         size = self.f.known(self.f.minus(high, low))
         most = self.analysis.kernel.sizes[axis] if size is None else size
