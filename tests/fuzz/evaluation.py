@@ -6,10 +6,15 @@ rounding of its accumulator times the sum of its terms' absolute values. Values 
 normal numbers may become zero. Where a comparison, an index or a conversion to integers depends on the last digits, such runs disagree, and
 the bound covers both outcomes. Changes at random hardly ever make two values equal, as rounding does: where they differ by less than their
 difference moves between runs, some runs compare them as equal, and every third run rounds each result to its dtype.
+
+Roundings of a sum of equal terms, one after another, have one sign while its binade lasts, so that no change at random is as large. Where a
+result seems to be wrong, runs that round also add up in that order what targets do: products, and what is scattered to an element. They
+do not reductions, which every target adds up in blocks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -36,6 +41,10 @@ _EXACT = frozenset(
 #: Primitives that add up products of their operands. Those in the second set round each partial sum to their own dtype.
 _SUMS = frozenset({"reduce_sum", "dot_general", "ragged_dot", "conv_general_dilated", "cumsum", "reduce_window_sum", "fft"})
 _SUMS_IN_PLACE = frozenset({"scatter_add", "select_and_scatter_add", "select_and_gather_add"})
+#: Those that add up one term after another.
+_SUMS_IN_ORDER = frozenset({"dot_general", "scatter_add"})
+#: The most products of a sum in order, which takes an operation of NumPy for each of its terms.
+_MOST_IN_ORDER = 1 << 27
 #: Primitives that multiply, or raise to a power: relative errors add up.
 _PRODUCTS = frozenset({"reduce_prod", "cumprod", "scatter_mul", "integer_pow", "pow"})
 #: Primitives that depend on the dtype of their operands.
@@ -46,6 +55,9 @@ _STEPS = frozenset({"sign", "floor", "ceil", "round", "round_half_even"})
 
 #: Primitives that compare two operands, or one with zero.
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "sign"})
+
+#: Primitives whose results are near those of a matrix that differs by its rounding from the operand (backward stability).
+_FACTORS = frozenset({"cholesky", "eigh", "lu", "qr", "svd"})
 
 #: How many times as far as it moved in the perturbed runs a result may be: functions err by some units in the last place, and the largest
 #: of a few random changes falls short of the largest possible one.
@@ -88,6 +100,7 @@ class Reference:
             difference = None if self._level == 0 else self._compare(results)
             if self._level and (difference is None or self._level == len(_RUNS)):
                 return difference
+            self._evaluator.in_order = self._level > 0
             for number, scale in enumerate(_RUNS[self._level]):
                 self._perturb(scale, number % 3 == 1)
             self._level += 1
@@ -98,6 +111,13 @@ class Reference:
         self._evaluator.scale, self._evaluator.rounds = scale, rounds
         for spread, other, value in zip(self._spreads, self._evaluator.run(self._closed, self._arguments), self.values, strict=True):
             np.fmax(spread, _distance(other, value) / scale, out=spread)
+
+    def rounding_of_float64(self) -> list[np.ndarray]:
+        """Return how far the rounding of float64 may move these results."""
+        evaluator = Evaluator(np.random.default_rng(0))
+        evaluator.scale = _ROUNDING_OF_FLOAT64
+        runs = [evaluator.run(self._closed, self._arguments) for _ in _RUNS[0]]
+        return [_FACTOR * np.max([_distance(x, value) for x in xs], 0) for value, *xs in zip(self.values, *runs, strict=True)]
 
     def _compare(self, results: Sequence[np.ndarray]) -> Difference | None:
         for number, (result, value, spread, aval) in enumerate(
@@ -114,13 +134,15 @@ class Reference:
 
 
 def slope_difference(
-    loss: ClosedJaxpr, arguments: Sequence[np.ndarray], positions: Sequence[int], gradient: Sequence[np.ndarray], seed: int = 0
+    loss: ClosedJaxpr, arguments: Sequence[np.ndarray], positions: Sequence[int], reference: Reference, seed: int = 0
 ) -> str | None:
     """Return how a gradient differs from a loss's slope along a random direction, by differences in float64.
 
-    One of several steps must give the same, up to the rounding of the loss: long ones cross kinks and jumps, short ones cancel. Where the
-    shortest step changes a rounded number, a comparison or an index, the slope is that of a jump, and says nothing.
+    One of several steps must give the same, up to the rounding of the loss and of the gradient, whose terms may cancel: long ones cross
+    kinks and jumps, short ones cancel. Where the shortest step changes a rounded number, a comparison or an index, the slope is that of a
+    jump, and says nothing. Nor does it where a clamped number stays equal to a bound that moves: there the gradient is zero by definition.
     """
+    gradient = reference.values
     rng = np.random.default_rng(seed)
     evaluator = Evaluator(rng)
     directions = [rng.standard_normal(g.shape) for g in gradient]
@@ -134,10 +156,12 @@ def slope_difference(
     steps = np.array([1e-4, 1e-5, 1e-6, 1e-7])
     slopes = np.array([(loss_at(h) - loss_at(-h)) / (2 * h) for h in steps])
     products = [float((g * d).sum()) for g, d in zip(gradient, directions, strict=True)]
-    left, right = [(loss_at(step), evaluator.steps)[1] for step in (-steps[-1], steps[-1])]
+    (left, before), (right, after) = [(loss_at(step), (evaluator.steps, evaluator.ties))[1] for step in (-steps[-1], steps[-1])]
     jumps = len(left) != len(right) or not all(map(np.array_equal, left, right))
+    jumps = jumps or any(((x != y) & ~np.isnan(x) & ~np.isnan(y)).any() for x, y in zip(before, after, strict=True))
     value = loss_at(0.0)
     bound = 1e-6 * (abs(value) + sum([float(np.abs(g * d).sum()) for g, d in zip(gradient, directions, strict=True)]))
+    bound += sum([float((spread * np.abs(d)).sum()) for spread, d in zip(reference.rounding_of_float64(), directions, strict=True)])
     evaluator.scale = _ROUNDING_OF_FLOAT64
     bound = bound + _FACTOR * max([abs(loss_at(0.0) - value) for _ in _RUNS[0]]) / steps
     if jumps or not np.isfinite([*slopes, *products]).all() or (np.abs(sum(products) - slopes) <= bound).any():
@@ -186,8 +210,13 @@ class Evaluator:
     def __init__(self, rng: np.random.Generator) -> None:
         self.scale = 0.0
         self.rounds = False
+        #: Whether runs that round add up one term after another where targets do.
+        self.in_order = False
+        #: The numbers that were clamped and equal to a bound in the last run, and NaN for the others.
+        self.ties: list[np.ndarray] = []
         #: The results of step functions of inexact numbers in the last run.
         self.steps: list[np.ndarray] = []
+        self._is_wide = False
         self._rng = rng
         #: By equation and how often it ran: the differences of compared operands without rounding, and how far rounding moved them.
         self._differences: dict[tuple[int, int], np.ndarray] = {}
@@ -199,7 +228,7 @@ class Evaluator:
     def run(self, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[np.ndarray]:
         """Return the results of a whole program."""
         self._comparisons.clear()
-        self.steps = []
+        self.steps, self.ties = [], []
         return self.program(closed, arguments)
 
     def program(self, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[np.ndarray]:
@@ -223,14 +252,30 @@ class Evaluator:
             self._programs[id(eqn)] = (eqn, called_program(eqn))
         called = self._programs[id(eqn)][1]
         if called is not None:
-            results = self.program(called, operands)
+            if not (name.startswith("attention") and self.scale and not self.rounds):
+                results = self.program(called, operands)
+            else:  # routines may keep numbers on the way in float32, where they do not overflow
+                self._is_wide = True
+                results = self.program(called, operands)
+                self._is_wide = False
+                results = [self._in_range(x, v.aval.dtype) for x, v in zip(results, eqn.outvars, strict=True)]
             return self._with_rounded_sums(eqn, operands, results) if name == "attention_gradient" and self.scale else results
         if name == "convert_element_type":
             result = self._converted(eqn, operands[0])
             if operands[0].dtype.kind == "f" and result.dtype.kind in "iu":
                 self.steps.append(result)
             return [result]
-        results = self._apply(eqn, self._with_ties(eqn, operands) if name in _COMPARISONS else operands)
+        if name == "clamp" and operands[1].dtype.kind == "f":
+            low, x, high = operands
+            self.ties.append(np.where((x == low) | (x == high), x, np.nan))
+        if self.scale and name in _FACTORS and operands[0].size:
+            size = np.abs(operands[0]).max((-2, -1), keepdims=True)
+            error = np.broadcast_to(_step(eqn.invars[0].aval.dtype) * size, operands[0].shape)
+            operands = [self._perturbed(operands[0], error, eqn.invars[0].aval.dtype), *operands[1:]]
+        if self.in_order and self.rounds and name in _SUMS_IN_ORDER:
+            results = self._in_order(eqn, operands)
+        else:
+            results = self._apply(eqn, self._with_ties(eqn, operands) if name in _COMPARISONS else operands)
         if any(x.dtype.kind in "fc" for x in operands):
             self.steps += [x for x in results if name in _STEPS or x.dtype.kind in "biu"]
         return [self._rounded(eqn, operands, result, v.aval) for result, v in zip(results, eqn.outvars, strict=True)]
@@ -289,6 +334,30 @@ class Evaluator:
         results = self._kernels[id(eqn)][1](*operands)
         return [wide(result) for result in (results if eqn.primitive.multiple_results else (results,))]
 
+    def _in_order(self, eqn: Equation, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return sums whose terms are added one after another in the dtype of their accumulator."""
+        aval = eqn.outvars[0].aval
+        dtype = dtypes.accumulator(aval.dtype)
+        narrow = [x.astype(dtype) if x.dtype.kind in "fc" else x for x in operands]
+        if aval.dtype not in dtypes.INEXACT or any(x.dtype.kind not in "fc" for x in (narrow[0], narrow[-1])):
+            return self._apply(eqn, operands)
+        if eqn.primitive.name == "scatter_add":  # as NumPy's kernel does
+            avals = tuple([ShapedArray(x.shape, x.dtype) for x in narrow])
+            return [wide(silenced(make_kernel(eqn.primitive, avals, eqn.params, PIPELINE))(*narrow))]
+        contracted, batch = eqn.params["dimension_numbers"]
+        terms = math.prod([narrow[0].shape[i] for i in contracted[0]])
+        if not aval.size * terms or aval.size * terms > _MOST_IN_ORDER:
+            return self._apply(eqn, operands)
+        left, right = [
+            x.transpose([*b, *c, *[i for i in range(x.ndim) if i not in (*b, *c)]]).reshape(math.prod([x.shape[i] for i in b]), terms, -1)
+            for x, c, b in zip(narrow, contracted, batch, strict=True)
+        ]
+        total = np.zeros((left.shape[0], left.shape[2], right.shape[2]), dtype)
+        with np.errstate(all="ignore"):
+            for k in range(terms):
+                total += left[:, k, :, None] * right[:, k, None, :]
+        return [wide(total.reshape(aval.shape))]
+
     def _converted(self, eqn: Equation, operand: np.ndarray) -> np.ndarray:
         before, after = eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype
         if after not in dtypes.INEXACT:
@@ -323,6 +392,9 @@ class Evaluator:
             if name == "conv_general_dilated":  # fast algorithms err relative to the largest sum of a neighbourhood
                 terms = np.broadcast_to(4 * np.max(terms, initial=0.0), terms.shape)
             return error + float(dtypes.finfo(accumulator).eps) * np.abs(terms)
+        if name in _FACTORS and result.size:  # vectors are orthogonal up to the rounding of their length
+            axes = (-2, -1) if result.ndim == operands[0].ndim else -1
+            return np.broadcast_to(np.max(error, axes, keepdims=True), error.shape)
         if name in _PRODUCTS:
             return error * max(1.0, (operands[0].size / max(1, result.size)) ** 0.5, abs(eqn.params.get("y", 1)))
         if name in ("logaddexp", "cumlogsumexp"):
@@ -351,7 +423,7 @@ class Evaluator:
             return wide(result.astype(dtype)) if self.rounds else result
 
     def _in_range(self, result: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        if result.dtype.kind == "c" or not result.size:
+        if result.dtype.kind == "c" or not result.size or (self._is_wide and dtype.itemsize == 2):
             return result
         info = dtypes.finfo(dtype)
         size = np.abs(result)

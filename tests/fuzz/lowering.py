@@ -1,8 +1,9 @@
 """Compile random programs as people write them, and compare with the same programs evaluated equation by equation in float64.
 
-`python -m tests.fuzz lowering --count 20000` draws programs of blocks (`blocks.py`, `array_blocks.py`) with any subset of their
-intermediate values as results, transforms them (derivatives by any subset of the inputs, second derivatives, `vmap`, loops, `checkpoint`,
-mixed precision), and runs them as machine code and in NumPy; `--gpu` on a GPU. How far results may be off follows from the program
+`python -m tests.fuzz lowering --count 20000` draws programs of blocks (`blocks.py`, `array_blocks.py`, `numeric_blocks.py`) with any
+subset of their intermediate values as results, transforms them (derivatives by any subset of the inputs, second derivatives, `vmap`, loops,
+`checkpoint`, mixed precision), and runs them as machine code, eagerly and in NumPy; `--gpu` on a GPU. Some have arrays of millions of
+elements, axes without elements, or inputs of 16 or 64 bits. How far results may be off follows from the program
 (`evaluation.py`). What differs is made small and printed; what was once wrong is in `lowering.txt`, one program a block, which
 `--entry FILE` runs. A program is one way to transform one draft; its targets count once.
 """
@@ -10,6 +11,7 @@ mixed precision), and runs them as machine code and in NumPy; `--gpu` on a GPU. 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import re
 import sys
@@ -30,9 +32,10 @@ from tests.fuzz import cells, lowered
 from tests.fuzz.array_blocks import ARRAY_BLOCKS
 from tests.fuzz.blocks import BLOCKS
 from tests.fuzz.evaluation import Reference, slope_difference
+from tests.fuzz.numeric_blocks import NUMERIC_BLOCKS
 from tests.fuzz.programs import MARGINS, on_target
 from volta_fn import dtypes, lax, nn
-from volta_fn.errors import VoltaError
+from volta_fn.errors import OutOfBoundsError, VoltaError
 from volta_fn.targets.cpu.runtime import program as cpu_programs
 
 _NAMES = re.compile(r"\b[xv]\d+\b")
@@ -40,8 +43,14 @@ _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 
 _SIZE_WEIGHTS = (2, 2, 2, 2, 3, 2, 3, 2, 2, 3, 2, 2, 3, 2, 1, 2, 1, 0.5, 1, 0.5, 0.2, 0.2, 0.1)
 #: The most elements of a value, and statements of a program.
 _LARGEST, _LONGEST = 30_000, 60
+#: Sizes of large drafts, of which threads share a launch, and the most elements of their values.
+_LARGE_SIZES, _MILLIONS = (3, 8, 33, 100, 256, 300, 1000, 1024, 2047, 4099, 70_001), 2_000_000
+#: How often drafts are large, have an axis without elements, and have inputs of another dtype than float32.
+_LARGE, _EMPTY, _OTHER_DTYPE = 0.04, 0.04, 0.2
 #: Machine code whose results may take the memory of all arguments.
 DONATED = "native, donated"
+#: Eager calls on the CPU.
+EAGER = "eager"
 #: Not a target: the traced gradient beside slopes of the loss.
 SLOPES = "slopes"
 #: What occurs in programs whose gradients are meant not to be slopes: straight-through estimators, and clipped cotangents.
@@ -60,7 +69,7 @@ def integers(seed: int, shape: tuple[int, ...], low: int, high: int) -> np.ndarr
     return np.asarray(np.random.default_rng(seed).integers(low, max(high, low + 1), shape), np.int32)
 
 
-_BLOCKS = {**BLOCKS, **ARRAY_BLOCKS}
+_BLOCKS = {**BLOCKS, **ARRAY_BLOCKS, **NUMERIC_BLOCKS}
 _NAMESPACE = {"jax": vf, "jnp": jnp, "lax": lax, "nn": nn, "np": np, "cells": cells}
 _INPUTS = {"normal": normal, "integers": integers, "np": np}
 
@@ -316,7 +325,11 @@ class Draft:
         self.draw = random.Random(seed)
         self.half = self.draw.choice((None, None, None, "bfloat16", "float16"))
         self._largest = largest
-        self._sizes = self.draw.choices(_SIZES, _SIZE_WEIGHTS, k=3)
+        self.is_large = self.draw.random() < _LARGE
+        self._dtype = self.draw.choice(("float64", "bfloat16", "float16")) if self.draw.random() < _OTHER_DTYPE else "float32"
+        self._sizes = [*self.draw.choices(_LARGE_SIZES, k=3)] if self.is_large else self.draw.choices(_SIZES, _SIZE_WEIGHTS, k=3)
+        if self.draw.random() < _EMPTY:
+            self._sizes[0] = 0
         self._inputs: dict[str, str] = {}
         self._lines: list[tuple[tuple[str, ...], str]] = []
         self._values: dict[str, Any] = {}
@@ -324,7 +337,7 @@ class Draft:
 
     def size(self) -> int:
         """Return a random size: often one that the program has already."""
-        size = self.draw.choice(self._sizes) if self.draw.random() < 0.6 else self.draw.choices(_SIZES, _SIZE_WEIGHTS)[0]
+        size = self.draw.choice(self._sizes) if self.is_large or self.draw.random() < 0.6 else self.draw.choices(_SIZES, _SIZE_WEIGHTS)[0]
         return min(size, self._largest)
 
     def pick(self, rank: int | None = None, least: int = 0) -> str:
@@ -341,8 +354,10 @@ class Draft:
         return self.draw.choice(fits) if fits and self.draw.random() < 0.7 else self.new(self.shape(name))
 
     def new(self, shape: tuple[int, ...], scale: float = 1.0) -> str:
-        """Return a new float32 input of normal numbers."""
-        return self._input(f"normal({self.draw.randrange(10**6)}, {shape}, {scale:.3g})", shape, np.float32)
+        """Return a new input of normal numbers, of the dtype of the draft's inputs."""
+        text = f"normal({self.draw.randrange(10**6)}, {shape}, {scale:.3g})"
+        cast = "" if self._dtype == "float32" else f".astype({self._dtype!r})"
+        return self._input(text + cast, shape, np.dtype(self._dtype))
 
     def integers(self, shape: tuple[int, ...], low: int, high: int) -> str:
         """Return a new int32 input of numbers from `low` up to but without `high`."""
@@ -360,6 +375,8 @@ class Draft:
         return self._input(f"{text}.astype({dtype!r})", shape, np.dtype(dtype))
 
     def _input(self, text: str, shape: tuple[int, ...], dtype: Any) -> str:
+        if math.prod(shape) > _MILLIONS:
+            raise _TooLarge
         name = f"x{len(self._inputs)}"
         self._inputs[name] = text
         self._values[name] = jnp.zeros(shape, dtype)
@@ -370,7 +387,7 @@ class Draft:
         first = sum([len(targets) for targets, _ in self._lines])
         targets = tuple([f"v{first + i}" for i in range(count)])
         values = vf.tree.leaves(eval(text, {**_NAMESPACE, **self._values}))
-        if any(value.size > _LARGEST for value in values):
+        if any(value.size > (_MILLIONS if self.is_large else _LARGEST) for value in values):
             raise _TooLarge
         self._lines.append((targets, text))
         self._values.update(zip(targets, values, strict=True))
@@ -407,7 +424,8 @@ class Draft:
             if self.draw.random() < 0.1:
                 results = variables[-1:]
             program = Program(self._inputs, tuple(self._lines), tuple(results)).needed()
-            way = self.draw.choices([*_WAYS], [_WAY_WEIGHTS.get(way, 1) for way in _WAYS])[0]
+            ways = ("plain", "grad", "value_and_grad") if self.is_large else [*_WAYS]
+            way = self.draw.choices(ways, [_WAY_WEIGHTS.get(way, 1) for way in ways])[0]
             names = [name for name, text in program.inputs.items() if text.startswith("normal")]
             if not names or not any(self._values[name].dtype in dtypes.FLOATS for name in results):
                 way = "plain"
@@ -428,14 +446,14 @@ def drawn(seed: int, count: int, largest: int = 1 << 30) -> list[Program]:
     def draft() -> tuple[()]:
         draft = Draft(seed, largest)
         drafts.append(draft)
-        blocks_left = draft.draw.choice((1, 1, 2, 2, 3, 4, 6))
+        blocks_left = draft.draw.choice((1, 2) if draft.is_large else (1, 1, 2, 2, 3, 4, 6))
         while not draft._lines or (blocks_left > 0 and len(draft._lines) < _LONGEST):
             draft.add()
             blocks_left -= 1
         return ()
 
     vf.eval_shape(draft)
-    return [*drafts[0].programs(count)]
+    return [*drafts[0].programs(1 if drafts[0].is_large else count)]
 
 
 class Case:
@@ -448,6 +466,20 @@ class Case:
             self.closed = vf.make_jaxpr(program.function())(*self.arguments)
             self.reference = Reference(self.closed, self.arguments)
 
+    def targets(self, targets: Sequence[str], number: int) -> list[str]:
+        """Return the targets that the n-th program of a draft is tried on: memory is given away and calls are eager once.
+
+        Large programs are run, and plain GPUs lack what 64 bits need.
+        """
+        # Eagerly, arrays that are computed of Python's numbers alone are rounded to 32 bits.
+        has_wide = any(aval.dtype == np.float64 for aval in self.closed.in_avals)
+        skipped = {DONATED: number != 0, EAGER: number != 1 or has_wide}
+        if any(x.size > _LARGEST for x in self.arguments):
+            skipped |= dict.fromkeys([SLOPES, *lowered.TARGETS], True)
+        if any(aval.dtype.itemsize == 8 and aval.dtype.kind in "fiu" for aval in self.closed.in_avals):
+            skipped["lowered for a plain GPU"] = True
+        return [target for target in targets if not skipped.get(target, False)]
+
     def fault(self, target: str) -> str | None:
         """Return how the compiled program differs on a target, or its error."""
         if target == SLOPES:
@@ -457,6 +489,8 @@ class Case:
             try:
                 calls = self._calls(target)
             except Exception as error:
+                if target == EAGER and isinstance(error, OutOfBoundsError):  # which compiled programs drop
+                    return None
                 last = traceback.extract_tb(error.__traceback__)[-1]
                 return f"{type(error).__name__}: {error!s:.300} ({Path(last.filename).name}:{last.lineno})"
         differences = [self.reference.difference(results) for results in calls]
@@ -468,14 +502,16 @@ class Case:
         if self.program.way not in _GRADIENTS or any(name in text for name in ("float16", *_WITH_OTHER_DERIVATIVES)):
             return None
         loss = vf.make_jaxpr(self.program.loss())(*self.arguments)
-        return slope_difference(loss, self.arguments, self.program.argnums(), self.reference.values)
+        return slope_difference(loss, self.arguments, self.program.argnums(), self.reference)
 
     def _calls(self, target: str) -> list[list[np.ndarray]]:
         """Return the results of two calls, of which the second must leave those of the first and the arguments as they are."""
         if target in lowered.TARGETS:
             return [lowered.run(self.closed, lowered.TARGETS[target], self.arguments)]
-        with on_target("native" if target == DONATED else target), patch.object(cpu_programs, "np", MARGINS):
-            function = vf.jit(self.program.function(), donate_argnums=range(len(self.arguments)) if target == DONATED else ())
+        with on_target("native" if target in (DONATED, EAGER) else target), patch.object(cpu_programs, "np", MARGINS):
+            function = self.program.function()
+            if target != EAGER:
+                function = vf.jit(function, donate_argnums=range(len(self.arguments)) if target == DONATED else ())
             arguments = [jnp.array(x) for x in self.arguments]
             calls = [vf.tree.leaves(function(*arguments))]
             if target != DONATED:
@@ -584,7 +620,7 @@ def check(seeds: range, targets: Sequence[str], *, ways: int = 4, until: float =
             except VoltaError:  # a derivative that does not exist
                 continue
             count += 1
-            for target in targets if number == 0 else [target for target in targets if target != DONATED]:
+            for target in case.targets(targets, number):
                 text = case.fault(target)
                 if text is None:
                     continue
@@ -620,7 +656,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.gpu
         else (SLOPES, "numpy", *lowered.TARGETS)
         if options.lowered
-        else (SLOPES, "native", DONATED, "numpy", *lowered.TARGETS)
+        else (SLOPES, "native", DONATED, EAGER, "numpy", *lowered.TARGETS)
     )
     if options.entry is not None:
         texts = [block for block in options.entry.read_text().split("\n\n") if block.strip()]

@@ -200,7 +200,7 @@ CHOICES: dict[str, Choices] = {
         *each("attention.kernels", _PACKED_ROWS=(1, _BIG), _ENOUGH=(1, _BIG), _SUMMED_ROWS=(1, _BIG)),
         *each("attention", MOST_ROWS=(0, 16), FEWEST_KEYS=(1,)),
         *each("attention.few_queries", _TASK_BYTES=(1, _BIG), _STACK_BYTES=(1 << 14,), _BLOCK=(16,), _AHEAD=(64,)),
-        *each("attention.few_queries", _TOGETHER=(1, 2), _WRITTEN_OUT=(1, 2), _SEVERAL=(1, 2)),
+        *each("attention.few_queries", _TOGETHER=(1, 2), _WRITTEN_OUT=(1, 2), _SEVERAL=(2, 8)),
     ],
     "fourier": [
         *each("fourier", _LONGEST=(1, 64), _MOST_TASKS=(1, 1 << 20), _MOST_ROWS=(16, 64), _MOST_COLUMNS=(64, 1 << 20)),

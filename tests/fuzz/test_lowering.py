@@ -16,11 +16,12 @@ import volta_fn.numpy as jnp
 from tests.fuzz import lowered, lowering
 from tests.fuzz.array_blocks import ARRAY_BLOCKS
 from tests.fuzz.evaluation import Difference, Reference
+from tests.fuzz.numeric_blocks import NUMERIC_BLOCKS
 from tests.stress.amount import rounds
 from volta_fn import nn
 
 CORPUS = [block for block in (Path(__file__).parent / "lowering.txt").read_text().split("\n\n") if block.strip()]
-TARGETS = (lowering.SLOPES, "native", lowering.DONATED, "numpy", *lowered.TARGETS)
+TARGETS = (lowering.SLOPES, "native", lowering.DONATED, lowering.EAGER, "numpy", *lowered.TARGETS)
 PARTS = 16
 
 
@@ -49,11 +50,20 @@ def test_what_was_once_wrong_is_right(block: str, target: str) -> None:
     assert lowering.Case(lowering.Program.parse(block)).fault(target) is None
 
 
-@pytest.mark.parametrize("block", ARRAY_BLOCKS, ids=lambda block: block.__name__)
+@pytest.mark.parametrize("block", [*ARRAY_BLOCKS, *NUMERIC_BLOCKS], ids=lambda block: block.__name__)
 def test_every_block_is_drawn_and_right(block: Callable[[Any], str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering, "_BLOCKS", {block: 1})
     program = next(p for p in lowering.drawn(0, 4, 9) if len(p.lines) > 0)
     assert lowering.Case(replace(program, way="plain", names=())).fault("native") is None
+
+
+def test_drafts_are_of_every_kind() -> None:
+    """Large ones, such with axes without elements, and such with inputs of each dtype."""
+    texts = [str(program) for seed in range(300) for program in lowering.drawn(seed, 1)]
+    sizes = [max([x.size for x in lowering.Program.parse(text).arguments()], default=0) for text in texts]
+    assert max(sizes) > 100_000 and 0 in sizes
+    for name in ("float64", "bfloat16", "float16", "complex64", "int8", "uint8", "bool"):
+        assert any(name in text for text in texts), name
 
 
 def test_fourier_transforms_are_as_exact_as_their_terms() -> None:
@@ -63,6 +73,17 @@ def test_fourier_transforms_are_as_exact_as_their_terms() -> None:
     assert difference(low_pass, lambda x: low_pass(x).at[1, 3].add(1e-4), x) is not None
     turned = vf.grad(lambda x: jnp.real(jnp.fft.rfft(x) * jnp.exp(1j * x[:, :21])).sum())  # converts complex cotangents to real ones
     assert difference(turned, turned, x) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_factors_are_those_of_a_matrix_nearby(dtype: str) -> None:
+    """Small elements of eigenvectors are as exact as large ones, and no more."""
+    x = lowering.normal(143501, (8, 8), 0.3).astype(dtype) + np.diag(2 * np.arange(8)).astype(dtype)
+    squares = lambda x: jnp.square(jnp.linalg.eigh(x + x.T)[1])
+    nearby = np.asarray(x, np.float64) * (1 + np.finfo(dtype).eps)
+    assert difference(squares, lambda x: jnp.asarray(squares(nearby), dtype), x) is None
+    assert difference(squares, lambda x: squares(x).at[0, 7].add(1e-5), x) is not None
+    assert difference(squares, lambda x: squares(x * (1 + 1e-3 * np.eye(8, dtype=dtype))), x) is not None
 
 
 def test_programs_are_read_as_they_are_written() -> None:
@@ -111,6 +132,24 @@ def test_sums_are_as_exact_as_their_accumulators() -> None:
         return vf.lax.scan(lambda total, term: (total + term, None), jnp.zeros(4, jnp.bfloat16), x.T)[0]
 
     assert difference(lambda x: x.sum(1), rounded_terms, x) is not None
+
+
+def test_equal_terms_one_after_another_are_no_fault() -> None:
+    """Their roundings have one sign; a term that is missing or counted twice is more than they are."""
+    terms = np.full(2000, 1 / 3, np.float32)
+    scattered = lambda t: jnp.zeros(3).at[jnp.ones(t.shape, int)].add(t)
+    product = lambda t: t[None] @ jnp.ones((t.size, 3))
+    for function in (scattered, product):
+        in_order = lambda t, f=function: f(t) * 0 + np.add.accumulate(np.asarray(t))[-1] * (f(np.ones(1, np.float32)) > 0)
+        assert difference(lambda t, f=function: f(t) * 1, in_order, terms) is None
+        for wrong in (terms[1:], np.append(terms, terms[:1])):
+            assert difference(lambda t, f=function: f(t) * 1, lambda _, f=function, w=wrong: f(w) * 1, terms) is not None
+
+
+def test_reductions_of_equal_terms_are_blocked() -> None:
+    terms = np.full(2000, 1 / 3, np.float32)
+    assert difference(lambda t: t.sum(), lambda t: np.add.reduce(np.float64(t)).astype(np.float32), terms) is None
+    assert difference(lambda t: t.sum(), lambda t: np.add.accumulate(t)[-1], terms) is not None
 
 
 def test_near_ties_may_go_either_way_and_others_not() -> None:
@@ -163,6 +202,28 @@ def test_losses_whose_terms_cancel_have_no_slope_but_rounding(monkeypatch: pytes
     assert lowering.fault(program, lowering.SLOPES) is not None
 
 
+@pytest.mark.parametrize("way", ["weighted", "sum"])
+def test_gradients_whose_terms_cancel_are_no_slopes_but_rounding(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = lowering.Program.parse(
+        "x1 = normal(632375, (1, 2), 1)\nx2 = np.zeros(4, np.int32)\nv0 = (x1[x2] - x1[x2 * 0]) + 0 * x1\nreturn v0\n" + f"grad {way} x1"
+    )
+    assert lowering.Case(program).fault(lowering.SLOPES) is None
+    monkeypatch.setitem(lowering._WAYS, "grad", lambda program: lambda *x: vf.grad(program.loss(), (0,))(*x)[0] + 1e-10)
+    assert lowering.fault(program, lowering.SLOPES) is not None
+
+
+def test_clamped_numbers_equal_to_a_bound_have_no_slope(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the bound moves with them; a bound that stays is a kink that no step meets."""
+    moving = lowering.Program.parse(
+        "x0 = normal(0, (4, 5))\nv0 = lax.clamp(-jnp.abs(x0), nn.relu(x0), jnp.abs(x0))\nreturn v0\ngrad sum x0"
+    )
+    assert lowering.Case(moving).fault(lowering.SLOPES) is None
+    fixed = lowering.Program.parse("x0 = normal(0, (4, 5))\nv0 = lax.clamp(0.0, nn.relu(x0), 1.0) * x0\nreturn v0\ngrad sum x0")
+    assert lowering.Case(fixed).fault(lowering.SLOPES) is None
+    monkeypatch.setitem(lowering._WAYS, "grad", lambda program: lambda x: vf.grad(program.loss(), (0,))(x)[0] * 1.01)
+    assert lowering.fault(fixed, lowering.SLOPES) is not None
+
+
 def test_jumps_have_no_slope(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of so many rounded numbers, some change by any step."""
     program = lowering.Program.parse("x0 = normal(851235, (3, 128, 63))\nv0 = jnp.round(x0 * 1000) + x0\nreturn v0\ngrad sum x0")
@@ -194,6 +255,15 @@ def test_gradients_of_attention_from_its_rounded_result_are_no_fault() -> None:
     result = (weights * (cotangents @ values.T - (cotangents * rounded).sum(-1, keepdims=True)) @ keys).astype(np.float16)
     assert difference(gradient, lambda q: result, q) is None
     assert difference(gradient, lambda q: result + np.float16(8), q) is not None
+
+
+def test_what_overflows_within_attention_need_not() -> None:
+    """Products of cotangents and values, which machine code has in float16 and GPUs in float32."""
+    q, v, w = np.ones((3, 4), np.float16), np.full((3, 4), 40, np.float16), np.full((3, 4), 500, np.float16)
+    attention = lambda q: nn.dot_product_attention(q[None, :, None], q[None, :, None], v[None, :, None], scale=0.1)
+    gradient = vf.grad(lambda q: (attention(q) * w[None, :, None]).astype(jnp.float32).sum())
+    assert np.isnan(Reference(vf.make_jaxpr(gradient)(q), [q]).values[0]).any()
+    assert difference(gradient, lambda q: jnp.zeros_like(q), q) is None
 
 
 def test_what_differs_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:

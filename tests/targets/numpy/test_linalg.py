@@ -196,3 +196,18 @@ def test_matrices_that_do_not_converge_are_nan_and_alone(bad):
         for part in result:
             assert np.isfinite(part[0]).all()
             assert np.isnan(part[1]).all()
+
+
+@pytest.mark.parametrize("bad", [[[np.nan, 0.3], [0.3, np.nan]], [[1.0, 0.0], [0.0, np.nan]], [[np.inf, 0.3], [0.3, 1.0]]])
+def test_a_symmetric_matrix_with_nan_has_no_eigenvalues(bad):
+    """LAPACK has finite ones for some."""
+    vectors, values = linalg.eigh(np.stack([np.eye(2), bad]), lower=True, sort_eigenvalues=True)
+    assert np.isnan(vectors[1]).all() and np.isnan(values[1]).all()
+    assert np.isfinite(vectors[0]).all() and (values[0] == 1).all()
+
+
+def test_eigenvalues_are_those_of_the_triangle_that_is_read():
+    x = np.array([[2.0, np.nan], [0.0, 1.0]])
+    _, w = linalg.eigh(x, lower=True, sort_eigenvalues=True)
+    np.testing.assert_allclose(w, [1.0, 2.0])
+    assert np.isnan(linalg.eigh(x, lower=False, sort_eigenvalues=True)[1]).all()

@@ -432,7 +432,8 @@ def qr(x: np.ndarray, *, full_matrices: bool, compute_q: bool) -> Result:
 def eigh(x: np.ndarray, *, lower: bool, sort_eigenvalues: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return eigenvectors, as columns, and ascending eigenvalues.
 
-    The matrices are Hermitian, and one triangle is read. The eigenvalues ascend whether or not ``sort_eigenvalues`` asks for it.
+    The matrices are Hermitian, and one triangle is read: where it has numbers that are not finite, results are NaN. The eigenvalues ascend
+    whether or not ``sort_eigenvalues`` asks for it.
     """
     real = x.real.dtype
 
@@ -441,6 +442,10 @@ def eigh(x: np.ndarray, *, lower: bool, sort_eigenvalues: bool) -> tuple[np.ndar
         return v, w
 
     v, w = _each(vectors_first, x, [(x.shape, x.dtype), (x.shape[:-1], real)])
+    # LAPACK finds finite eigenvalues of some matrices with NaN.
+    wrong = ~np.isfinite(np.tril(x) if lower else np.triu(x)).all((-2, -1))
+    if wrong.any():
+        v[wrong], w[wrong] = np.nan, np.nan
     return v, w
 
 

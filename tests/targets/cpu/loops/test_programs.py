@@ -318,6 +318,22 @@ def test_the_first_of_equals_beside_a_sum_in_blocks(shape: tuple[int, int]) -> N
     assert agrees(kernel, [x.reshape(-1)], "argmax and sum")
 
 
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((60, 16, 60, 60), (0, 2, 3)), ((1500, 16, 1500), (0, 2)), ((128, 32, 128), (0, 2)), ((17, 32, 32), (0, 2)), ((2_000_000, 8), (0,))],
+)
+def test_sums_along_several_axes_are_blocked(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    """Roundings of equal terms have one sign while a partial sum grows, so that one of a million terms is off by thousands of units."""
+    term = np.float32(1 / 3)
+    summed = np.float64(term) * np.prod([shape[axis] for axis in axes])
+    with vf.default_device("cpu"):
+        for result in (
+            vf.jit(lambda x: x.sum(axes))(np.full(shape, term)),
+            vf.jit(lambda x: jnp.broadcast_to(x, shape).sum(axes))(term),
+        ):
+            np.testing.assert_allclose(np.asarray(result, np.float64), summed, rtol=1e-6)
+
+
 def test_rows_are_searched_each() -> None:
     (kernel,) = kernels_of(lambda x: x.any(1), shaped(40, 5000, dtype="bool"))
     x = np.zeros((40, 5000), bool)

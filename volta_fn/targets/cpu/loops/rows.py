@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -367,8 +368,10 @@ class RowCode:
                     row_vector.prepare(row_pass.targets(self.analysis), row_pass.stores, row_pass.keeps)
             return self._nested(row_pass, accumulators, inner, inner_vectors, rest, carried)
 
-        low, high = self._bounds(axis)
-        return self._blocked_loop(accumulators, low, high, 1, states, body)
+        terms = math.prod([self.analysis.kernel.sizes[inner] for inner in rest])
+        if self.lanes_are_elements:
+            terms *= -(-self.analysis.kernel.sizes[self.vectors.axis] // (self.vectors.lanes * self.vectors.unroll))
+        return self._blocked_loop(accumulators, axis, 1, states, body, self._bounds(axis), terms)
 
     def _bounds(self, axis: int) -> tuple[Value, Value]:
         return self.bounds.get(axis, (i64(0), i64(self.analysis.kernel.sizes[axis])))
@@ -383,7 +386,7 @@ class RowCode:
         def loop(low: Value, high: Value, step: int, carried: States, iteration: Callable[[Value, States], States]) -> States:
             if _is_search(row_pass, accumulators):
                 return self._search(accumulators, low, high, step, carried, iteration)
-            return self._blocked_loop(accumulators, low, high, step, carried, iteration)
+            return self._blocked_loop(accumulators, axis, step, carried, iteration, (low, high))
 
         return self.vectors.walk(self.f, *self._bounds(axis), states, body, loop)
 
@@ -421,21 +424,36 @@ class RowCode:
                 iteration.store(s)
 
     def _blocked_loop(
-        self, accumulators: list[Accumulator], low: Value, high: Value, step: int, states: States, body: Callable[[Value, States], States]
+        self,
+        accumulators: list[Accumulator],
+        axis: int,
+        step: int,
+        states: States,
+        body: Callable[[Value, States], States],
+        bounds: tuple[Value, Value],
+        terms: int = 1,
     ) -> States:
-        """Emit a loop; sums of a long loop that rounds are blocked."""
+        """Emit a loop along an axis; sums of a long loop that rounds are blocked.
+
+        So are the sums of blocks. An iteration adds so many `terms` to a sum.
+        """
+        low, high = bounds
         size = self.f.known(self.f.minus(high, low))
-        long = size is None or size > 2 * _BLOCK * step
-        if not (long and any(a.rounds for a in accumulators)):
+        most = self.analysis.kernel.sizes[axis] if size is None else size
+        if most * terms <= 2 * _BLOCK * step or not any(a.rounds for a in accumulators):
             return self._loop(low, high, step, states, body)
+        length = step * max(1, _BLOCK // terms)
 
         def block(i: Value, totals: States) -> States:
-            stop = least(self.f, self.f.plus(i, i64(_BLOCK * step)), high)
             fresh = [[a.start(self.vectors.lanes) for a in accumulators] for _ in totals]
-            sums = self._loop(i, stop, step, fresh, body, nonempty=True)
+            if length == step:
+                sums = body(i, fresh)
+            else:
+                stop = least(self.f, self.f.plus(i, i64(length)), high)
+                sums = self._loop(i, stop, step, fresh, body, nonempty=True)
             return [[a.merge(x, y) for a, x, y in zip(accumulators, old, new, strict=True)] for old, new in zip(totals, sums, strict=True)]
 
-        return self._loop(low, high, _BLOCK * step, states, block)
+        return self._blocked_loop(accumulators, axis, length, states, block, bounds)
 
     def _search(
         self, accumulators: list[Accumulator], low: Value, high: Value, step: int, states: States, body: Callable[[Value, States], States]
