@@ -1,7 +1,7 @@
 """Count the package's lines: `python tools/count_lines.py [DEPTH]`.
 
-Prints the totals for each sub-package, and their sum. `--since COMMIT` prints the lines of what a commit did not have, too: of functions and
-classes whose names occur nowhere in its package, and of all of a module of which they are more than half. So a renamed function counts as
+Prints the totals for each sub-package, and their sum. With `--since COMMIT` it counts what a commit did not have, too: functions and
+classes whose names occur nowhere in its package, and all of a module of which they are more than half. So a renamed function counts as
 new, and what an old one has gained as old.
 """
 
@@ -55,7 +55,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def names_at(commit: str) -> set[str]:
-    """Return the names of all functions, methods and classes that the package had at a commit."""
+    """Return the names of the functions and classes that a commit has."""
     archive = subprocess.run(["git", "archive", commit, ROOT.name], cwd=ROOT.parent, stdout=subprocess.PIPE, check=True).stdout
     names = set()
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
@@ -66,9 +66,9 @@ def names_at(commit: str) -> set[str]:
 
 
 def lines_of_others(source: str, names: set[str]) -> int:
-    """Count the lines of functions and classes with other names than these, and the empty ones after them.
+    """Count the lines of functions and classes with other names than these.
 
-    Where that is more than half of a source, all of it counts.
+    The empty lines after them count, too. Where that is more than half of a source, all of it counts.
     """
 
     def within(body: Sequence[ast.stmt], empty: int) -> int:

@@ -265,9 +265,6 @@ class BatchTrace(Trace):
             if trace is self or (trace.axis is self.axis and trace.alive):
                 return value.stacked, value.dim
         check_alive(value)
-        # A user's rule is mapped in a trace of its own, by the `axis` of the trace whose values it closes over.
-        if type(value) is BatchTracer and value._trace.axis is self.axis:  # type: ignore[attr-defined]  # the trace is a BatchTrace
-            return value.stacked, value.dim
         return value, None
 
 
