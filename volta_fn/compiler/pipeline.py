@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from volta_fn.compiler.fusion import fuse
-from volta_fn.compiler.ir.index import can_be_kernel, is_product
+from volta_fn.compiler.ir.index import can_be_kernel, is_elementwise, is_product
 from volta_fn.compiler.ir.kernel import FusedProgram, ProgramNode, simplify_nested
 from volta_fn.compiler.lowering import as_kernel
 from volta_fn.compiler.node_passes import drop_aliases, split_concatenations
@@ -264,7 +264,8 @@ def _item(node: ProgramNode, target: Target) -> Item:
 
 def _equation_key(eqn: Equation, target: Target) -> RoutineKey | None:
     name, avals = eqn.primitive.name, tuple([v.aval for v in eqn.invars])
-    if name not in target.equations:
+    # Conversions have routines for dtypes that kernels cannot compute with, and are kernels otherwise, also where none is fused with them.
+    if name not in target.equations or (is_elementwise(eqn) and target.computes(eqn)):
         return None
     key = (name, tuple([(a.shape, a.dtype) for a in avals]), tuple(sorted(eqn.params.items())))
     return RoutineKey(key, partial(target.equations[name], avals, eqn.params))

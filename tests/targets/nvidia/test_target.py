@@ -149,3 +149,23 @@ def test_rows_are_transposed_by_a_kernel_of_its_own() -> None:
     (_, transposed) = planned(normalised, shaped(8, 64, 256, dtype="float32"))
     assert transposed.groups[0] > 64  # not one for each row
     assert len(planned(lambda x: vnp.transpose(x + 1, (0, 2, 1)), shaped(8, 64, 256, dtype="float32"))) == 1
+
+
+def rotated(x: Any, angles: Any) -> Any:
+    """Return heads with rotary embeddings."""
+    left, right = vnp.split(x, 2, axis=-1)
+    return vnp.concatenate([left * vnp.cos(angles) - right * vnp.sin(angles), left * vnp.sin(angles) + right * vnp.cos(angles)], -1)
+
+
+@pytest.mark.parametrize("device", [NONE, AMPERE, HOPPER])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_conversions_that_nothing_is_fused_with_stay_on_the_gpu(dtype: str, device: TargetCapabilities) -> None:
+    """Also where the target has a routine for other conversions, those of float8."""
+
+    def loss(x: Any, angles: Any) -> Any:
+        return (rotated(x.astype(dtype), angles.astype(dtype)).astype("float32") ** 2).sum()
+
+    types = shaped(8, 15, 1, 2, dtype="float32"), shaped(15, 1, 1, dtype="float32")
+    target = NvidiaTarget(device)
+    program = pipeline.lower(vf.jit(vf.grad(loss, (0, 1))).lower(*types).jaxpr, target)
+    assert [target.host_reason(item) for item in program.items] == [None] * len(program.items)
