@@ -132,11 +132,12 @@ def _checked_scalars(value: Any, dtype: np.dtype) -> Array:
     if dtype in ROUNDED_FROM_FLOAT32 and (values := np.asarray(value)).dtype.kind in "biuf":
         return lax.convert_element_type(values, dtype)
     try:
-        return from_host(np.asarray(value, dtype))
+        values = np.asarray(value, dtype)
     except (OverflowError, ValueError):  # the latter of NaN
         raise ArgumentError(f"array: the number {value} does not fit {dtype.name}") from None
     except TypeError:
         raise ArgumentTypeError(f"array: the complex number {value} is none of {dtype.name}; pass its real part") from None
+    return from_host(values)
 
 
 def _from_sequence(value: Sequence[Any], dtype: np.dtype | None) -> Array:
@@ -381,11 +382,10 @@ def linspace(
     low, high = (lax.expand_dims(broadcast_to(v, shape), (0,)) for v in (low, high))
     gaps = count - 1 if endpoint else count
     ramp = lax.reshape(lax.iota(_index_dtype(low.dtype), count), (count, *(1,) * len(shape)))
-    # As in NumPy, whole steps are exact. Halves, which round nothing, keep a range beyond the dtype's largest number finite.
-    half_step = (high * 0.5 - low * 0.5) / max_dim(gaps, 1)
-    numbers = (to_dtype(ramp, low.dtype) * half_step + low * 0.5) * 2.0
-    if endpoint and count > 1:
-        numbers = lax.concatenate([lax.slice_in_dim(numbers, 0, count - 1), high], 0)
+    numbers = to_dtype(_between(low, high, ramp, max_dim(gaps, 1)), low.dtype)
+    ends = [low, high] if endpoint else [low]
+    if count >= len(ends):
+        numbers = lax.concatenate([low, lax.slice_in_dim(numbers, 1, count - len(ends) + 1), *ends[1:]], 0)
     if result_dtype in dtypes.INTEGERS:
         numbers = lax.floor(_near_integers(numbers, lax.max(lax.abs(low), lax.abs(high)), 4, 1 / 16))
     dim = axis_of("linspace", axis, len(shape) + 1)
@@ -393,6 +393,19 @@ def linspace(
     numbers = numbers if device is None else device_put(numbers, device)
     step = lax.reshape((high - low) / gaps, shape) if gaps > 0 else full_like_scalar(low, math.nan)
     return (numbers, step) if retstep else numbers
+
+
+def _between(low: Array, high: Array, ramp: Array, gaps: Any) -> Array:
+    """Return the numbers that divide a range into gaps, near its ends within rounding errors.
+
+    They are those of float32 for floats of 16 bits. Whole steps are exact, since products of whole numbers are; where such a product might
+    be beyond the dtype's largest number, it is one of 2⁻⁶⁴ times the range.
+    """
+    low, high, ramp = [to_dtype(v, dtypes.promote_types(low.dtype, np.dtype(np.float32))) for v in (low, high, ramp)]
+    size = lax.max(lax.abs(low), lax.abs(high))
+    large = lax.gt(size, full_like_scalar(size, 2.0**64))
+    scale = lax.select(large, full_like_scalar(size, 2.0**-64), full_like_scalar(size, 1.0))
+    return (low * scale * (gaps - ramp) + high * scale * ramp) / gaps / scale
 
 
 def _near_integers(x: Array, size: Any, errors: Any, most: float) -> Array:

@@ -445,14 +445,14 @@ def qdwh(
         raise ShapeError(f"qdwh needs one matrix (m, n) with m >= n, got shape {value.shape}; decompose the adjoint of a wide one")
     real = dtypes.real_dtype(value.dtype)
     epsilon = float(dtypes.finfo(real).eps) if eps is None else eps
-    most = _MOST_ITERATIONS if max_iterations is None else max_iterations
+    most = as_value(_MOST_ITERATIONS if max_iterations is None else max_iterations)
     if not value.size:
         return value, eye_like(matmul(adjoint(value), value)), as_value(np.int32(0)), as_value(np.bool_(True))
     limit = np.asarray((4 * epsilon) ** (1 / 3), real)
 
     def unfinished(state: tuple[Array, Array, Array, Array]) -> Array:
         _, _, count, moving = state
-        return (count < most) & moving
+        return (to_dtype(count, most.dtype) < most) & moving
 
     def iterate(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         u, low, count, _ = state
