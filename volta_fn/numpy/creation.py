@@ -396,7 +396,7 @@ def linspace(
 
 
 def _between(low: Array, high: Array, ramp: Array, gaps: Any) -> Array:
-    """Return the numbers that divide a range into gaps, near its ends within rounding errors.
+    """Return the numbers that divide a range into gaps.
 
     They are those of float32 for floats of 16 bits. Whole steps are exact, since products of whole numbers are; where such a product might
     be beyond the dtype's largest number, it is one of 2⁻⁶⁴ times the range.
