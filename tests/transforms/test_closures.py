@@ -166,5 +166,5 @@ def test_a_rule_does_not_read_mapped_values_of_another_vmap() -> None:
         vf.vmap(lambda x: scaled_by_row(x, kept[0], False))(rows)
     # Nested maps of equal sizes: each value is that of its own map.
     nested = lambda y: vf.vmap(lambda a: vf.vmap(lambda b: scaled_by_row(y, a + 10 * b, False))(rows))(rows)
-    wanted = np.arange(3.0)[:, None] + 10 * np.arange(3.0)
-    np.testing.assert_array_equal(vf.jvp(nested, (2.0,), (1.0,))[1], 3 * wanted)
+    expected = np.arange(3.0)[:, None] + 10 * np.arange(3.0)
+    np.testing.assert_array_equal(vf.jvp(nested, (2.0,), (1.0,))[1], 3 * expected)

@@ -264,7 +264,7 @@ def _item(node: ProgramNode, target: Target) -> Item:
 
 def _equation_key(eqn: Equation, target: Target) -> RoutineKey | None:
     name, avals = eqn.primitive.name, tuple([v.aval for v in eqn.invars])
-    # Conversions have routines for dtypes that kernels cannot compute with, and are kernels otherwise, also where none is fused with them.
+    # A conversion that kernels can compute is one, fused or not: routines of conversions are for other dtypes, such as float8.
     if name not in target.equations or (is_elementwise(eqn) and target.computes(eqn)):
         return None
     key = (name, tuple([(a.shape, a.dtype) for a in avals]), tuple(sorted(eqn.params.items())))

@@ -57,13 +57,13 @@ class Literal:
 
 Atom = Var | Literal
 
-#: Parameters of JAX's equations that equations here do not have, and their values where nobody asks for anything else.
+#: Parameters that only JAX's equations have, with the values that mean no option was given.
 _DEFAULTS: dict[str, Any] = dict.fromkeys("accuracy dimensions out_dtype out_sharding precision sharding update_jaxpr".split())
 _DEFAULTS |= {"indices_are_sorted": False, "unique_indices": False, "update_consts": ()}
 
 
 class Parameters(dict[str, Any]):
-    """The parameters of an equation, among which a lookup finds those of JAX's."""
+    """The parameters of an equation, with defaults for JAX's others."""
 
     def __missing__(self, name: str) -> Any:
         return _DEFAULTS[name]

@@ -128,7 +128,7 @@ def _encoding(value: Any, values: np.ndarray) -> str:
 
 
 def _checked_scalars(value: Any, dtype: np.dtype) -> Array:
-    """Convert Python scalars to a dtype; raise for one that integers of it cannot be."""
+    """Convert Python scalars to a dtype; raise for one that does not fit."""
     if dtype in ROUNDED_FROM_FLOAT32 and (values := np.asarray(value)).dtype.kind in "biuf":
         return lax.convert_element_type(values, dtype)
     try:
@@ -398,8 +398,8 @@ def linspace(
 def _between(low: Array, high: Array, ramp: Array, gaps: Any) -> Array:
     """Return the numbers that divide a range into gaps.
 
-    They are those of float32 for floats of 16 bits. Whole steps are exact, since products of whole numbers are; where such a product might
-    be beyond the dtype's largest number, it is one of 2⁻⁶⁴ times the range.
+    Floats of 16 bits are computed in float32, and so returned. Whole steps are exact, since products and sums of whole numbers are. Ends
+    beyond 2⁶⁴ are scaled by 2⁻⁶⁴, so that products with the numbers of gaps do not overflow.
     """
     low, high, ramp = [to_dtype(v, dtypes.promote_types(low.dtype, np.dtype(np.float32))) for v in (low, high, ramp)]
     size = lax.max(lax.abs(low), lax.abs(high))

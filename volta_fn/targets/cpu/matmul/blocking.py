@@ -30,7 +30,7 @@ _GROUP = 8  # most panels of A that are packed together where A is contiguous al
 _GROUP_BYTES = 32 << 10  # most bytes of these
 _LARGE, _LARGE_GROUP_BYTES = 256 << 20, 128 << 10  # bytes of A from which on they may have more, and how many
 _APART = 1024  # least bytes between the k of A, where panels have few numbers of a cache line, for which it is packed ahead
-_SET = 2048  # rows with a stride of a multiple of so many bytes share two sets of a level-1 cache, of twice as many one
+_SET = 2048  # rows so many bytes apart, or a multiple, fall into two sets of a level-1 cache; twice as many, into one
 
 
 class Packing(enum.Enum):
@@ -67,7 +67,7 @@ class Blocking(NamedTuple):
     pack_columns: Packing
     #: Panels of A that a task packs together.
     row_group: int
-    #: Rows after those of a packed panel of B: the sums with which those of a biased type begin.
+    #: 1 if a row of initial sums follows each packed panel of B, as biased types need; else 0.
     initial: int = 0
 
     @property

@@ -203,7 +203,7 @@ class Gemm:
     def _columns_ahead(self, f: Function, buffers: Value) -> _PackAhead:
         """Return the tasks that pack B ahead."""
         blocking, address = self.blocking, partial(self._packed_panel, f, buffers)
-        if self.rhs.in_rows() and not self.work.biased:  # tasks of some k cannot store what follows from all of them
+        if self.rhs.in_rows() and not self.work.biased:  # its tasks pack some of the k, and corrections sum over all
             sections = column_sections(blocking, self._width_of(blocking.edge))
             row_packing = RowPacking(self.work, blocking, self.rhs, sections, self._panel_bytes)
             return _PackAhead(row_packing.tasks, lambda number: row_packing.write(f, number, partial(self._span, f, buffers), address))
