@@ -7,7 +7,6 @@ than to each weight. Products of more rows are expanded to loops over blocks of 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +43,7 @@ from volta_fn.targets.cpu.routine import Routine, RoutineWriter, task_range
 # once for all rows of the matrix. The products of a group are multiplied by its scale, and its offset by the sum of the group's x.
 #
 # Rows of weights are one stream of whole cache lines, the best that processors prefetch. Where a row is no whole number of lines, two or
-# four rows are, and x is put into order for as many copies of it. The lanes of the sums of a tile of rows are added up together.
+# four rows are, and x is put into order for as many copies of it.
 #
 # x is bfloat16, products are exact, and sums those of float32. Where x is infinite, the result may be NaN; numbers below 1.2e-38 count as
 # zeros, in x and in sums.
@@ -56,10 +55,8 @@ _WORD_VECTOR, _PAIR_VECTOR = vector_of("i16", _WORDS), vector_of("bfloat", _WORD
 #: The most rows of x for which two lookups a number of 4 bits are faster than products in float32, and for which rows of weights share
 #: chunks; and the most rows at a time.
 _FEW_ROWS, _PAIR_ROWS = 2, 8
-#: Chunks that are written out one after another, each with sums of its own.
-_PAIR_UNROLLED = 2
-#: The most rows of weights in a stream of whole chunks, and sums that are finished together.
-_MOST_PERIOD, _PAIR_TILE = 4, 8
+#: The most rows of weights in a stream of whole chunks.
+_MOST_PERIOD = 4
 #: Bytes by which codes are prefetched; scales and offsets are by as many rows.
 _AHEAD = 10 << 10
 #: Bytes of weights that a task reads, about, and nanoseconds for a byte.
@@ -164,17 +161,14 @@ class _PairProducts:
         count = -(-self.rows // _PAIR_ROWS)
         ends = [self.rows * (k + 1) // count for k in range(count)]
         for first, end in itertools.pairwise([0, *ends]):
-            is_stream = self.period * self.layout.width % _BYTES == 0
-            tiles = [self.period * n for n in ((1, 2, 4, 8) if is_stream else (1,))]
-            tile = max([n for n in tiles if n * (end - first) <= _PAIR_TILE and n <= self.outputs], default=self.period)
 
-            def task(f: Function, pointers: list[Value], number: Value, limits: tuple[int, int] = (first, end), tile: int = tile) -> None:
-                example = f.quotient(number, tasks)
-                begin, last = task_range(f, f.remainder(number, tasks), self.outputs, tasks, tile)
-                whole = f.plus(begin, f.times(f.quotient(f.minus(last, begin), tile), tile))
-                f.loop(begin, whole, tile, [], lambda row, _: self._tile(f, pointers, example, row, tile, *limits))
-                if tile > 1:
-                    f.loop(whole, last, 1, [], lambda row, _: self._tile(f, pointers, example, row, 1, *limits))
+            def task(f: Function, pointers: list[Value], number: Value, limits: tuple[int, int] = (first, end)) -> None:
+                example, period = f.quotient(number, tasks), self.period
+                begin, last = task_range(f, f.remainder(number, tasks), self.outputs, tasks, period)
+                whole = f.plus(begin, f.times(f.quotient(f.minus(last, begin), period), period))
+                f.loop(begin, whole, period, [], lambda row, _: self._stream(f, pointers, example, row, period, *limits))
+                if period > 1:
+                    f.loop(whole, last, 1, [], lambda row, _: self._stream(f, pointers, example, row, 1, *limits))
 
             writer.launch(self.stack * tasks, total * _PAIR_BYTE_NS * max(1, (end - first) / 2), task)
 
@@ -227,8 +221,8 @@ class _PairProducts:
 
     # products
 
-    def _tile(self, f: Function, pointers: list[Value], example: Value, row: Value, tile: int, first: int, end: int) -> None:
-        """Emit the products of `tile` rows of weights with the rows `first` to `end` of x.
+    def _stream(self, f: Function, pointers: list[Value], example: Value, row: Value, count: int, first: int, end: int) -> None:
+        """Emit the products of `count` rows of weights with the rows `first` to `end` of x.
 
         The rows of weights are one stream. Lanes of a chunk that two rows share belong to one of them each.
         """
@@ -240,9 +234,9 @@ class _PairProducts:
         by_group = [f.at(pointers[2 + k], f"[{layout.groups * a.dtype.itemsize} x i8]", number) for k, a in enumerate(self.by_group)]
         for pointer, a in zip(by_group, self.by_group, strict=True):
             size = layout.groups * a.dtype.itemsize
-            for start in range(0, tile * size, CACHE_LINE):
+            for start in range(0, count * size, CACHE_LINE):
                 prefetch(f, f.at(pointer, "i8", i64(_AHEAD // layout.width * size + start)))
-        sums = [[work.zero()] * (rows * _PAIR_UNROLLED) for _ in range(tile)]
+        sums = [[work.zero()] * rows for _ in range(count)]
 
         def products(chunk: Value, size: int, copies: int) -> tuple[list[Value], Value]:
             """Emit the products of a chunk of `size` bytes, and the address of its x."""
@@ -254,31 +248,24 @@ class _PairProducts:
             return self._products(f, words, parts, rows), parts
 
         def run(chunks: range, j: int) -> None:
-            copies, stop = chunks.start // self.chunks, chunks.stop - len(chunks) % _PAIR_UNROLLED
+            copies = chunks.start // self.chunks
 
-            def added(chunk: Value, chain: int, totals: list[Value]) -> list[Value]:
-                by_lane = self._by_lane(f, by_group, j, chunk, _BYTES)
-                return self._add(f, *products(chunk, _BYTES, copies), by_lane, totals[chain * rows : (chain + 1) * rows])
+            def added(chunk: Value, totals: list[Value]) -> list[Value]:
+                return self._add(f, *products(chunk, _BYTES, copies), self._by_lane(f, by_group, j, chunk, _BYTES), totals)
 
-            def several(chunk: Value, totals: list[Value]) -> list[Value]:
-                return [total for n in range(_PAIR_UNROLLED) for total in added(f.plus(chunk, i64(n)), n, totals)]
-
-            sums[j] = f.loop(i64(chunks.start), i64(stop), _PAIR_UNROLLED, sums[j], several)
-            for n, chunk in enumerate(range(stop, chunks.stop)):
-                sums[j][n * rows : (n + 1) * rows] = added(i64(chunk), n, sums[j])
+            sums[j] = f.loop(i64(chunks.start), i64(chunks.stop), 1, sums[j], added)
 
         def shared(chunk: int, pieces: list[_Piece]) -> None:
             size = pieces[-1].end
             terms = products(i64(chunk), size, chunk // self.chunks)
             for j, begin, end in pieces:
-                totals = sums[j][:rows]
-                added = self._add(f, *terms, self._by_lane(f, by_group, j, i64(chunk), size), totals)
+                added = self._add(f, *terms, self._by_lane(f, by_group, j, i64(chunk), size), sums[j])
                 if self.period > 1:  # x has numbers in the lanes of other rows
                     mask = _lanes_between(begin // 4, end // 4)
-                    added = [f.select(mask, total, before) for total, before in zip(added, totals, strict=True)]
-                sums[j][:rows] = added
+                    added = [f.select(mask, total, before) for total, before in zip(added, sums[j], strict=True)]
+                sums[j] = added
 
-        for chunk, pieces in _pieces(tile, layout.width, _BYTES):
+        for chunk, pieces in _pieces(count, layout.width, _BYTES):
             if isinstance(chunk, range):
                 run(chunk, pieces[0].row)
             else:
@@ -286,8 +273,8 @@ class _PairProducts:
         dtype = self.x.dtype
         for i in range(rows):
             place = f.plus(f.times(f.plus(x_row, i64(i)), self.outputs), row)
-            total = sums_across(f, work, [functools.reduce(functools.partial(work.add, f), totals[i::rows]) for totals in sums])
-            write(f, work, dtype, total, tile, f.at(pointers[self.out], f"[{dtype.itemsize} x i8]", place))
+            total = sums_across(f, work, [totals[i] for totals in sums])
+            write(f, work, dtype, total, count, f.at(pointers[self.out], f"[{dtype.itemsize} x i8]", place))
 
     def _products(self, f: Function, words: Value, x: Value, rows: int) -> list[Value]:
         """Emit the sums of products of a chunk's codes with each row of x."""
@@ -320,7 +307,7 @@ class _PairProducts:
         return totals
 
     def _by_lane(self, f: Function, by_group: list[Value], row: int, chunk: Value, size: int) -> list[Value]:
-        """Emit the scale, and the offset, of each lane of a chunk of a tile's row."""
+        """Emit the scale, and the offset, of each lane of a chunk of a stream's row."""
         layout, numbers = self.layout, self.numbers
         count = 1 if layout.groups == 1 else max(1, numbers // layout.group_size)
         if count > 1:  # groups of rows follow one another as their codes do
