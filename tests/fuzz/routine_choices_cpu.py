@@ -211,7 +211,7 @@ CHOICES: dict[str, Choices] = {
     "quantized": [
         Choice("by numbers", {"quantized:suits_pairs": constant(False)}),
         *each("quantized", _TASK_BYTES=(1,), _ROWS=(1, 3), _MOST_CHAINS=(1, 2), _UNROLLED=(1,), _SUMS=({32: 2, 16: 2},)),
-        *each("quantized", _PAIR_TASK_BYTES=(1,), _PAIR_ROWS=(1, 3), _PAIR_UNROLLED=(1, 3), _FEW_ROWS=(0, _BIG)),
+        *each("quantized", _PAIR_TASK_BYTES=(1,), _PAIR_ROWS=(1, 3), _MOST_PERIOD=(1,), _FEW_ROWS=(0, _BIG)),
     ],
 }  # fmt: skip
 
