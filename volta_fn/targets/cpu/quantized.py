@@ -222,9 +222,9 @@ class _PairProducts:
     # products
 
     def _stream(self, f: Function, pointers: list[Value], example: Value, row: Value, count: int, first: int, end: int) -> None:
-        """Emit the products of `count` rows of weights with the rows `first` to `end` of x.
+        """Emit the products of `count` rows of weights with some rows of x.
 
-        The rows of weights are one stream. Lanes of a chunk that two rows share belong to one of them each.
+        The rows of x are `first` to `end`, and those of weights one stream. Lanes of a shared chunk belong to one row each.
         """
         layout, work, rows = self.layout, self.work, end - first
         number = f.plus(f.times(example, self.outputs), row)
