@@ -163,5 +163,7 @@ def test_half_needs_conversions() -> None:
     lowered = vf.jit(vf.numpy.cumsum).lower(vf.ShapeDtypeStruct((5,), "float16"))
     for machine, has_routine in ((WINDOWS, True), (without, False)):
         with generating_for(machine):
-            (key,) = pipeline.lower(lowered.jaxpr, TARGET).routine_keys()
+            program = pipeline.lower(lowered.jaxpr, TARGET)
+            (key,) = program.routine_keys()
             assert (routine_of(key) is not None) == has_routine
+            assert [step.primitive for step in program.host_steps()] == ([] if has_routine else ["cumsum"])

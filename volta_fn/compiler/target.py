@@ -180,6 +180,10 @@ class Target:
         """Return the key of a routine for control flow, of its lowered programs; or None."""
         return None
 
+    def routine(self, key: RoutineKey) -> Any:
+        """Generate the routine of a key; None if there is none."""
+        return key.make()
+
     def keep_calls(self, closed: ClosedJaxpr) -> ClosedJaxpr:
         """Return the program with equations for calls that the target has routines for."""
         return closed
@@ -220,7 +224,7 @@ class Target:
         """Return the reason for running an item on the host; None if there is code."""
         if item.key is None and isinstance(item.node, Equation) and item.node.primitive in CONTROL_FLOW:
             return None
-        return None if item.key is not None and item.key.make() is not None else self.explain_host(item)
+        return None if item.key is not None and self.routine(item.key) is not None else self.explain_host(item)
 
     def explain_host(self, item: Item) -> str:
         """Explain why an item that the target generates no code for runs on the host."""
@@ -239,7 +243,8 @@ class Target:
 class RoutineKey(NamedTuple):
     """A routine's identity, and the function that makes it."""
 
-    #: Describes the routine completely. Its repr is complete, too, and the same in every process: it names the routine on disk.
+    #: Describes the routine completely. Its repr is complete, too, and the same in every process: it names the routine on disk. A process
+    #: finds routines by ``==``, so numbers in it that are equal have the same code: parameters hold no -0.0 (see `gather`).
     key: Any
     #: Generates the routine, or returns None if the target cannot.
     make: Callable[[], Any]
@@ -248,7 +253,8 @@ class RoutineKey(NamedTuple):
 class Item(NamedTuple):
     """A node of a lowered program, with its routine's key.
 
-    The key is None for control flow, and for equations that NumPy computes on the host.
+    The key is None for control flow, and for equations of primitives that the target has no routines for. Another key may turn out to have
+    no routine, too: `Target.host_reason` says which items NumPy computes on the host.
     """
 
     node: ProgramNode

@@ -187,8 +187,8 @@ def _signature(capsule: Any) -> bytes:
 _permanent: list[LoadedCode] = []
 _engines: Finalized[Any] = Finalized()
 _lock = threading.Lock()
-#: Machines that no thread compiles by now: a new one takes longer to describe the CPU than a small module takes.
-_idle: list[tuple[Host | None, Any]] = []
+#: Target machines, by their hosts, that no thread uses: a new one takes longer to describe the CPU than a small module takes.
+_idle: dict[Host, list[Any]] = {}
 
 
 def _target_machine() -> Any:
@@ -202,13 +202,14 @@ def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
     """Compile a module for this machine, with a suffix on all names that it defines.
 
     The text is expected to have the vectors and loops that it wants: the passes only clean up, unless `clean` is False.
+
+    Raises:
+        CompilerError: The text is not LLVM IR, or LLVM has no code for something in it.
     """
-    cpu_info = host()
+    idle = _idle.setdefault(host(), [])
     try:
-        made_for, machine = _idle.pop()
+        machine = idle.pop()
     except IndexError:
-        made_for, machine = None, None
-    if made_for is not cpu_info:
         machine = _target_machine()
         machine._owned = True  # by the list: llvmlite must not free it at the end of the process
     try:
@@ -216,18 +217,18 @@ def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
         module.triple = machine.triple  # with another format of objects than the process's on Windows
         module.data_layout = str(machine.target_data)
         module.verify()
+        if suffix:
+            for named in (*module.functions, *module.global_variables):
+                if not named.is_declaration:
+                    named.name += suffix
+        if clean:
+            passes, builder = cleaning_passes(machine)
+            run_passes(passes, module, builder)
+        return emit(machine, module)
     except RuntimeError as error:
         raise CompilerError.of("code generation", f"LLVM refuses the module: {str(error).strip()}") from error
-    if suffix:
-        for named in (*module.functions, *module.global_variables):
-            if not named.is_declaration:
-                named.name += suffix
-    if clean:
-        passes, builder = cleaning_passes(machine)
-        run_passes(passes, module, builder)
-    code = emit(machine, module)
-    _idle.append((cpu_info, machine))
-    return code
+    finally:
+        idle.append(machine)
 
 
 def cleaning_passes(machine: Any) -> tuple[Any, Any]:

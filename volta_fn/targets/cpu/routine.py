@@ -75,7 +75,8 @@ class Launch:
     tasks: int
     #: Estimated nanoseconds of all tasks on one thread; below 20,000 no other thread is woken.
     cost: float
-    #: Whether it restores what an earlier launch has changed outside of the program, and so runs even if a signal's handler has raised.
+    #: Whether it restores what earlier launches have changed outside of the program, and so runs even if a signal's handler has raised.
+    #: It has one task, as threads begin no tasks of a program that is to end, and comes right after the only launch that takes long.
     restores: bool = False
 
 
@@ -129,6 +130,7 @@ class RoutineWriter:
 
     def launch(self, tasks: int, cost: float, body: Body, suffix: str = "", *, restores: bool = False) -> None:
         """Add an entry point."""
+        assert tasks == 1 or not restores, "see `Launch.restores`"
         symbol = f"{self._name}_{len(self._launches)}{suffix}"
         f = entry_point(self.module, symbol)
         pointers = [buffer_pointer(f, k) for k in range(self._buffers)]

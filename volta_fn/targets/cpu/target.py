@@ -22,7 +22,7 @@ from volta_fn.primitives.data_movement.gather import gather_p
 from volta_fn.primitives.quantized import quantized_dot_p
 from volta_fn.targets.cpu import attention, lapack, library, loops, matmul, quantized
 from volta_fn.targets.cpu.library.scans import loop_key
-from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.routine import Routine, routine_of
 from volta_fn.targets.cpu.runtime.executor import MOST_ARRAYS
 from volta_fn.targets.cpu.scalars import supports
 
@@ -81,6 +81,10 @@ class CpuTarget(Target):
             if (routine := loops.routine(kernel, options)) is not None:
                 yield f"loops: {forced(options)}", routine
 
+    def routine(self, key: RoutineKey) -> Routine | None:
+        """Generate the routine of a key; None if there is none, on this CPU."""
+        return routine_of(key)
+
     def keep_calls(self, closed: ClosedJaxpr) -> ClosedJaxpr:
         """Return the program with equations for calls of attention worth a routine."""
         return _keep_attention(closed)
@@ -109,14 +113,14 @@ class CpuTarget(Target):
 
     def host_reason(self, item: Item) -> str | None:
         """Return why NumPy computes an item; None if the target generates code for it."""
-        return _excess(item) or super().host_reason(item)
+        return excess_of_arrays(item) or super().host_reason(item)
 
     def explain_host(self, item: Item) -> str:
         """Explain why an item that the target generates no code for runs on the host."""
-        return _excess(item) or super().explain_host(item)
+        return excess_of_arrays(item) or super().explain_host(item)
 
 
-def _excess(item: Item) -> str | None:
+def excess_of_arrays(item: Item) -> str | None:
     """Return why an item has too many arrays for a routine; None if it has not."""
     count = len(item.operands) + len(item.results)
     if item.key is None or count <= MOST_ARRAYS:

@@ -38,9 +38,9 @@ from volta_fn.targets.cpu.library import COPY
 from volta_fn.targets.cpu.routine import routine_of
 from volta_fn.targets.cpu.runtime import artifact
 from volta_fn.targets.cpu.runtime.artifact import Artifact, layout_of
-from volta_fn.targets.cpu.runtime.executor import MOST_ARRAYS, Mode, Op, support_code_of_process
+from volta_fn.targets.cpu.runtime.executor import Mode, Op, support_code_of_process
 from volta_fn.targets.cpu.runtime.program import HostCall, Program, equation_call, kernel_call
-from volta_fn.targets.cpu.target import TARGET
+from volta_fn.targets.cpu.target import TARGET, excess_of_arrays
 
 # The routines of the process: compiled, loaded by their keys, and cached on disk.
 
@@ -262,7 +262,7 @@ class CommandWriter(ProgramWriter):
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
         loaded = None if item.key is None else self.loaded[item.key.key]
-        if loaded is not None and len(operands) + len(results) <= MOST_ARRAYS:
+        if loaded is not None and excess_of_arrays(item) is None:
             # A copy into the operand's own memory does nothing, but would wake threads.
             is_in_place = isinstance(item.node, Equation) and results[0] in operands
             self.routine(loaded.without_copies() if is_in_place else loaded, [*operands, *results], block)
