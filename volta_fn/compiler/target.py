@@ -69,7 +69,7 @@ class TargetCapabilities(NamedTuple):
     block_memory: int = 0
     #: The adapter's name, by which tuned schedules are found.
     adapter: str = ""
-    # Limits of fusion, which are no facts of a device.
+    # Limits of fusion: choices, not properties of a device.
 
     #: Inputs and outputs that fusion gives a kernel, at most.
     kernel_buffers: int = 8
@@ -154,18 +154,17 @@ class Target:
         """Return True if kernels can reduce numbers of this dtype."""
         return bool(dtype.kind != "c")
 
-    def computes_product(self, kernel: Kernel) -> bool:
-        """Return True if the target has a routine for a kernel that is a matrix product.
+    def keeps_as_kernel(self, kernel: Kernel) -> bool:
+        """Return True if a matrix product is worth a kernel, of tiles of sums or of loops.
 
-        Such a kernel reads its operands through views, and has an epilogue; other products stay equations.
+        It reads its operands through views, and what follows the product joins it; other products stay equations.
         """
         return False
 
-    def has_epilogue(self, kernel: Kernel) -> bool:
-        """Return True if a kernel's routine is that of a product with an epilogue.
+    def uses_product_routine(self, kernel: Kernel) -> bool:
+        """Return True if a kernel runs as a product and its epilogue, not as loops.
 
-        Such a routine reads what is no operand of the product once for each sum, after it; others are loops over all iterations. Whatever
-        depends on which of them a kernel gets asks here.
+        A product reads its other inputs only after a sum is complete, so that results may overwrite more of them.
         """
         return False
 
@@ -218,7 +217,7 @@ class Target:
 
         Those of a product's routine are what its sums are added to.
         """
-        return accumulators(kernel, output) if self.has_epilogue(kernel) else overwritable(kernel, output)
+        return accumulators(kernel, output) if self.uses_product_routine(kernel) else overwritable(kernel, output)
 
     def host_reason(self, item: Item) -> str | None:
         """Return the reason for running an item on the host; None if there is code."""

@@ -1,7 +1,4 @@
-"""Machine code.
-
-Compiled by LLVM, loaded, and bound to functions of NumPy and SciPy.
-"""
+"""Objects: LLVM IR compiled and loaded, and functions of NumPy and SciPy for it."""
 
 from __future__ import annotations
 
@@ -22,8 +19,6 @@ from volta_fn.runtime.llvm.host import Host, bind_half_rounding, host, llvm
 from volta_fn.runtime.native_calls import emit, parse, run_passes
 from volta_fn.runtime.result_allocator import numpy_function
 from volta_fn.runtime.threads import thread_count
-
-# Functions of NumPy, and of SciPy's BLAS and LAPACK, that machine code calls.
 
 # NumPy's sorts as functions that machine code calls.
 #

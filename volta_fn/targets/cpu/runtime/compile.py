@@ -35,7 +35,7 @@ from volta_fn.runtime.llvm.text import Function, Module, SharedFunction, Value, 
 from volta_fn.runtime.system import nanoseconds
 from volta_fn.runtime.threads import compile_uninterrupted, on_own_thread, run_together, thread_count
 from volta_fn.targets.cpu.library import COPY
-from volta_fn.targets.cpu.routine import routine_of
+from volta_fn.targets.cpu.routine import WORTH_SHARING, routine_of
 from volta_fn.targets.cpu.runtime import artifact
 from volta_fn.targets.cpu.runtime.artifact import Artifact, layout_of
 from volta_fn.targets.cpu.runtime.executor import Mode, Op, support_code_of_process
@@ -44,8 +44,6 @@ from volta_fn.targets.cpu.target import TARGET, excess_of_arrays
 
 # The routines of the process: compiled, loaded by their keys, and cached on disk.
 
-#: A launch that costs fewer nanoseconds is run by one thread: waking another takes about as long.
-_WORTH_SHARING = 20_000.0
 #: Routines that are kept for other programs.
 _MOST_RECENT = 512
 
@@ -193,7 +191,7 @@ def _loaded_routine(entry: str, compiled: artifact.Compiled, addresses: Mapping[
     for number, launch in enumerate(compiled.launches):
         following = compiled.launches[number + 1 : number + 2]
         # A handler that raised must not end the program between a launch that changes something and the next one, which restores it.
-        long = launch.cost > _WORTH_SHARING
+        long = launch.cost > WORTH_SHARING
         polls = (long or launch.restores) and not any(f.restores for f in following)
         mode = (Mode.SHARED if long and launch.tasks > 1 else Mode(0)) | (Mode.POLLS if polls else Mode(0))
         launches.append(LoadedLaunch(addresses[launch.symbol], launch.tasks, mode, launch.symbol, entry, code))
@@ -225,7 +223,7 @@ class CommandWriter(ProgramWriter):
 
     def __init__(self, loaded: Mapping[Any, LoadedRoutine | None], control_flow: Mapping[Primitive, ControlFlow]) -> None:
         super().__init__()
-        #: Which arguments are donated; of others it is not known.
+        #: Which arguments are donated: flags of the first ones; others, of which it is not known, count as donated.
         self.donated: Sequence[bool] = ()
         self.loaded = loaded
         self.control_flow = control_flow
@@ -475,7 +473,7 @@ def build(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> C
         program = pipeline.lower(closed, TARGET)
         return assemble(program, donated, CommandWriter(loaded_routines(program), CONTROL_FLOW))
     finally:
-        meanwhile.error()
+        meanwhile.error()  # wait only: `Program` asks for the support code, and raises its error
 
 
 def loaded_routines(program: LoweredProgram) -> dict[Any, LoadedRoutine | None]:
