@@ -7,7 +7,8 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -208,22 +209,30 @@ def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
         machine = _target_machine()
         machine._owned = True  # by the list: llvmlite must not free it at the end of the process
     try:
-        module = parse(text)
-        module.triple = machine.triple  # with another format of objects than the process's on Windows
-        module.data_layout = str(machine.target_data)
-        module.verify()
-        if suffix:
-            for named in (*module.functions, *module.global_variables):
-                if not named.is_declaration:
-                    named.name += suffix
-        if clean:
-            passes, builder = cleaning_passes(machine)
-            run_passes(passes, module, builder)
-        return emit(machine, module)
-    except RuntimeError as error:
-        raise CompilerError.of("code generation", f"LLVM refuses the module: {str(error).strip()}") from error
+        with compiler_errors():
+            module = parse(text)
+            module.triple = machine.triple  # with another format of objects than the process's on Windows
+            module.data_layout = str(machine.target_data)
+            module.verify()
+            if suffix:
+                for named in (*module.functions, *module.global_variables):
+                    if not named.is_declaration:
+                        named.name += suffix
+            if clean:
+                passes, builder = cleaning_passes(machine)
+                run_passes(passes, module, builder)
+            return emit(machine, module)
     finally:
         idle.append(machine)
+
+
+@contextmanager
+def compiler_errors() -> Iterator[None]:
+    """Raise errors of LLVM within the block as those of the compiler."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise CompilerError.of("code generation", f"LLVM refuses the module: {str(error).strip()}") from error
 
 
 def cleaning_passes(machine: Any) -> tuple[Any, Any]:

@@ -82,6 +82,8 @@ class Launch:
     #: Whether it restores what earlier launches have changed outside of the program, and so runs even if a signal's handler has raised.
     #: It has one task, as threads begin no tasks of a program that is to end, and comes right after the only launch that takes long.
     restores: bool = False
+    #: Whether it only copies an operand to the result, and is left out where these share memory.
+    is_copy: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,10 +134,10 @@ class RoutineWriter:
         self._buffers = buffers
         self._launches: list[Launch] = []
 
-    def launch(self, tasks: int, cost: float, body: Body, suffix: str = "", *, restores: bool = False) -> None:
+    def launch(self, tasks: int, cost: float, body: Body, *, restores: bool = False, is_copy: bool = False) -> None:
         """Add an entry point."""
         assert tasks == 1 or not restores, "see `Launch.restores`"
-        symbol = f"{self._name}_{len(self._launches)}{suffix}"
+        symbol = f"{self._name}_{len(self._launches)}{'_copy' * is_copy}"
         f = entry_point(self.module, symbol)
         pointers = [buffer_pointer(f, k) for k in range(self._buffers)]
 
@@ -144,7 +146,7 @@ class RoutineWriter:
 
         f.loop(BEGIN, END, 1, [], iteration)
         f.finish()
-        self._launches.append(Launch(symbol, tasks, cost, restores))
+        self._launches.append(Launch(symbol, tasks, cost, restores, is_copy))
 
     def routine(self, workspace: int = 0) -> Routine:
         """Return the routine. `buffers` includes the workspace, if there is one."""

@@ -47,6 +47,7 @@ class CompiledLaunch(NamedTuple):
     tasks: int
     cost: float
     restores: bool
+    is_copy: bool
 
 
 class Compiled(NamedTuple):

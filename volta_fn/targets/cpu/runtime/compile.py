@@ -34,7 +34,6 @@ from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objec
 from volta_fn.runtime.llvm.text import Function, Module, SharedFunction, Value, i64
 from volta_fn.runtime.system import nanoseconds
 from volta_fn.runtime.threads import compile_uninterrupted, on_own_thread, run_together, thread_count
-from volta_fn.targets.cpu.library import COPY
 from volta_fn.targets.cpu.routine import WORTH_SHARING, routine_of
 from volta_fn.targets.cpu.runtime import artifact
 from volta_fn.targets.cpu.runtime.artifact import Artifact, layout_of
@@ -59,6 +58,7 @@ class LoadedLaunch(NamedTuple):
     entry: str
     #: The code that holds the address.
     code: LoadedCode
+    is_copy: bool = False
 
 
 class LoadedRoutine(NamedTuple):
@@ -71,8 +71,7 @@ class LoadedRoutine(NamedTuple):
 
     def without_copies(self) -> LoadedRoutine:
         """Return the routine without launches that copy its operand to another place."""
-        copies = [launch.symbol.endswith(f"{COPY}_{launch.entry}") for launch in self.launches]
-        return self._replace(launches=tuple([launch for launch, is_copy in zip(self.launches, copies, strict=True) if not is_copy]))
+        return self._replace(launches=tuple([launch for launch in self.launches if not launch.is_copy]))
 
 
 #: What `CodeCache` keeps for keys without a routine.
@@ -166,7 +165,9 @@ class CodeCache:
                 if routine is None:
                     return None
                 suffix = f"_{name}"  # so that the routines of a program can be loaded together
-                launches = tuple([artifact.CompiledLaunch(p.symbol + suffix, p.tasks, p.cost, p.restores) for p in routine.launches])
+                launches = tuple(
+                    [artifact.CompiledLaunch(p.symbol + suffix, p.tasks, p.cost, p.restores, p.is_copy) for p in routine.launches]
+                )
                 shared = tuple([self._shared.compile(function) for function in routine.shared])
                 compiled = artifact.Compiled(compile_object(routine.text, suffix), launches, routine.workspace, shared)
             except CompilerError as error:
@@ -194,7 +195,7 @@ def _loaded_routine(entry: str, compiled: artifact.Compiled, addresses: Mapping[
         long = launch.cost > WORTH_SHARING
         polls = (long or launch.restores) and not any(f.restores for f in following)
         mode = (Mode.SHARED if long and launch.tasks > 1 else Mode(0)) | (Mode.POLLS if polls else Mode(0))
-        launches.append(LoadedLaunch(addresses[launch.symbol], launch.tasks, mode, launch.symbol, entry, code))
+        launches.append(LoadedLaunch(addresses[launch.symbol], launch.tasks, mode, launch.symbol, entry, code, launch.is_copy))
     return LoadedRoutine(tuple(launches), compiled.workspace, sum(launch.cost for launch in compiled.launches))
 
 
