@@ -44,6 +44,9 @@ from volta_fn.primitives.elementwise import arithmetic, selection
 #
 # Before the first reduction the reduction axes are undecided (`reduction_axes` is None), and every variable is computed once per iteration
 # of the loop. The first reduction decides: from then on variables are per element of a row, or per row.
+#
+# A loop can compute an equation if it has one index for it (`Group.index_of`). For `e` at (i, j) it has none for `e + e.T`, whose operands
+# are at (i, j) and (j, i), for `e[1:]`, which some iterations lack, and for `e.sum(0)` once there is `e.sum(1)`.
 
 Views = Mapping[Var, Equation]
 

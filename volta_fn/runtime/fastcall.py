@@ -73,8 +73,13 @@ _HEADER = 64
 #: Slots of the arena begin at multiples of this many bytes of memory.
 _ALIGNMENT = 64
 _HUGE_PAGE = 1 << 21
+#: PyArray_Empty in NumPy's table of functions for extensions.
+_EMPTY = 184
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+_TYPE = _WORD  # offset of an object's type
 P = "ptr"
 NULL = Value(P, "null")
+_FALSE = Value("i1", "false")
 
 
 def write_entry_points(module: Module) -> None:
@@ -402,12 +407,6 @@ def release(record: np.ndarray) -> None:
 
 #: The most operands and results that a built-in takes.
 MOST_OPERANDS, MOST_RESULTS = 15, 8
-
-#: PyArray_Empty in NumPy's table of functions for extensions.
-_EMPTY = 184
-_WORD = ctypes.sizeof(ctypes.c_void_p)
-_TYPE = _WORD  # offset of an object's type
-_FALSE = Value("i1", "false")
 
 
 class CallWord(IntEnum):

@@ -83,15 +83,15 @@ class CpuTarget(Target):
         by_blocks = partial(expand_quantized_products, has_routine=quantized.has_routine)
         keep = partial(keep_negative_indices, primitives=(gather_p,), elements=True)
 
-        def followed(name: str, description: str, run: Callable[[ClosedJaxpr], ClosedJaxpr], *subjects: Primitive) -> ProgramPass:
+        def expansion(name: str, description: str, run: Callable[[ClosedJaxpr], ClosedJaxpr], *subjects: Primitive) -> ProgramPass:
             return ProgramPass(name, description, run, simplify_after=True, subjects=frozenset(subjects))
 
         return [
-            followed("attention", "Replace hand-written softmax(QKᵀ)V by a routine.", recognize),
-            followed("quantised products", "Expand products with quantised matrices of many rows to blocks.", by_blocks, quantized_dot_p),
-            followed("ragged products", "Expand products of rows in groups to blocks of rows.", expand_ragged_products, ragged_dot_p),
-            followed("narrow operands", "Let products read operands before exact conversions.", read_narrow_operands),
-            followed("negative indices", "Let gathers count negative indices from the end.", keep, gather_p),
+            expansion("attention", "Replace hand-written softmax(QKᵀ)V by a routine.", recognize),
+            expansion("quantised products", "Expand products with quantised matrices of many rows to blocks.", by_blocks, quantized_dot_p),
+            expansion("ragged products", "Expand products of rows in groups to blocks of rows.", expand_ragged_products, ragged_dot_p),
+            expansion("narrow operands", "Let products read operands before exact conversions.", read_narrow_operands),
+            expansion("negative indices", "Let gathers count negative indices from the end.", keep, gather_p),
         ]
 
     def loop_key(self, eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | None:

@@ -380,7 +380,7 @@ def over_tasks(f: Function, grid: Grid, body: RowBody) -> None:
 def _along_rows(schedule: LoopSchedule, root: VectorScope) -> RowBody:
     """Return the body for rows whose elements are the lanes."""
     analysis, nest = schedule.analysis, root.nest
-    _make_slots(schedule, nest)
+    _reserve_spills(schedule, nest)
     code = RowCode(nest, schedule.passes, schedule.vectors, schedule.options.resident)
     rows = tuple(range(analysis.kernel.parallel))
     root.prepare(_first_targets(schedule))
@@ -390,7 +390,7 @@ def _along_rows(schedule: LoopSchedule, root: VectorScope) -> RowBody:
 def _across_rows(schedule: LoopSchedule, root: VectorScope) -> RowBody:
     """Return the body for rows that are the lanes."""
     analysis, nest, vectors = schedule.analysis, root.nest, schedule.vectors
-    _make_slots(schedule, nest)
+    _reserve_spills(schedule, nest)
     code = RowCode(nest, schedule.passes, vectors)
     rows = tuple([a for a in range(analysis.kernel.parallel) if a != vectors.axis])
     copies = copies_of(analysis, vectors, schedule.options.copies)
@@ -469,7 +469,7 @@ def _first_targets(schedule: LoopSchedule) -> list[int]:
     return [*first.targets(schedule.analysis), *[kernel.stores[s].value for s in first.row_stores]]
 
 
-def _make_slots(schedule: LoopSchedule, nest: LoopNest) -> None:
+def _reserve_spills(schedule: LoopSchedule, nest: LoopNest) -> None:
     """Reserve room on the stack for what passes keep."""
     analysis, axis = schedule.analysis, schedule.axis
     lanes_are_elements = axis in analysis.reduction_axes
@@ -478,7 +478,7 @@ def _make_slots(schedule: LoopSchedule, nest: LoopNest) -> None:
     unit = 1 if lanes_are_elements else schedule.vectors.lanes
     for n in [n for row_pass in schedule.passes for n in row_pass.keeps]:
         memory = nest.f.alloca(f"[{analysis.kernel.nodes[n].dtype.itemsize} x i8]", analysis.size(analysis.reduction_axes) * unit)
-        nest.slots[n] = SpillSlot(memory, offset, unit)
+        nest.spills[n] = SpillSlot(memory, offset, unit)
 
 
 # Split reductions of long rows: one launch reduces chunks, another combines.
@@ -576,7 +576,7 @@ class SplitReduction:
                 size = node.dtype.itemsize
                 index = f.times(chunk, self.rows * size)
                 position = f.at(memory, "i8", f.plus(index, i64(self.offsets[n])))
-                nest.slots[n] = SpillSlot(position, self.row_number, 1)
+                nest.spills[n] = SpillSlot(position, self.row_number, 1)
             if pays_to_stream(schedule):
                 self.stream_rows(code, root, start, stop)
             elif self.lanes_are_elements:
