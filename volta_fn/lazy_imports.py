@@ -90,6 +90,16 @@ def is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
+def version_text(package: str) -> str:
+    """Return the text of a package's `version.py`, not imported; "" if there is none."""
+    spec = importlib.util.find_spec(package)
+    path = os.path.join(os.path.dirname(spec.origin), "version.py") if spec is not None and spec.origin is not None else ""
+    if not os.path.exists(path):
+        return ""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
 def installed_file(package: str, name: str) -> str | None:
     """Return the path of a file of an installed package, or None."""
     metadata = load("importlib.metadata")  # which takes long to import

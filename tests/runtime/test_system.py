@@ -15,7 +15,7 @@ import volta_fn as vf
 from tests.samples import all_samples
 from volta_fn.compiler import pipeline
 from volta_fn.runtime import system
-from volta_fn.runtime.fastcall import write_entry
+from volta_fn.runtime.fastcall import write_entry_points
 from volta_fn.runtime.llvm.host import Host, generating_for, llvm
 from volta_fn.runtime.llvm.machine import compile_object, load_objects
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
@@ -69,7 +69,7 @@ def targets() -> None:
 def test_support_code_needs_what_windows_has() -> None:
     with generating_for(WINDOWS):
         module = Module()
-        for write in (write_pool, write_executor, write_entry, write_blocks):
+        for write in (write_pool, write_executor, write_entry_points, write_blocks):
             write(module)
         code = compile_object(str(module))
     needed = undefined(code)
@@ -163,5 +163,7 @@ def test_half_needs_conversions() -> None:
     lowered = vf.jit(vf.numpy.cumsum).lower(vf.ShapeDtypeStruct((5,), "float16"))
     for machine, has_routine in ((WINDOWS, True), (without, False)):
         with generating_for(machine):
-            (key,) = pipeline.lower(lowered.jaxpr, TARGET).routine_keys()
+            program = pipeline.lower(lowered.jaxpr, TARGET)
+            (key,) = program.routine_keys()
             assert (routine_of(key) is not None) == has_routine
+            assert [step.primitive for step in program.host_steps()] == ([] if has_routine else ["cumsum"])

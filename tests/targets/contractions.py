@@ -51,7 +51,7 @@ def outer_product_and_sum(e: Any, d: Any) -> Any:
 
 def products_and_more() -> dict[str, Kernel]:
     """Return a matrix product that stores more than a function of its sums, by what that is."""
-    (kernel,) = kernels_in(lambda x, w: x @ w + 1, [(6, 5), (5, 7)], np.float16, SimpleTarget(computes_product=lambda kernel: True))
+    (kernel,) = kernels_in(lambda x, w: x @ w + 1, [(6, 5), (5, 7)], np.float16, SimpleTarget(keeps_as_kernel=lambda kernel: True))
     kernel = simplified(kernel)
     (total,) = [n for n, node in enumerate(kernel.nodes) if isinstance(node, Reduce)]
     product = operands(kernel.nodes[total])[0]

@@ -1,6 +1,6 @@
 """Generate code: what all targets' code generators share.
 
-A target implements printers, over which shared code is written once. In the order in which to read:
+Shared code is written once, for printers, which each target implements. In the order in which to read:
 
 - `scalars`: the printer of index arithmetic, with constant folding, and how cumulative operations combine elements; operations of
   integers and bool over `Values`, the printer of numbers, and sort keys (integers in the order of numbers);

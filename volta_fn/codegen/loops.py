@@ -176,8 +176,8 @@ def row_passes(analysis: KernelAnalysis) -> list[RowPass]:
 # Transposes: kernels whose loads and stores are contiguous along different axes.
 
 
-def crossing_loads(analysis: KernelAnalysis, axis: int, least: int, *, backward: bool) -> tuple[int, list[int]] | None:
-    """Return the crossing loads, and the axis along which they are contiguous.
+def transposed_loads(analysis: KernelAnalysis, axis: int, least: int, *, backward: bool) -> tuple[int, list[int]] | None:
+    """Return the loads to transpose, and the axis along which they are contiguous.
 
     That axis has at least `least` iterations; if `backward`, reversed loads count, too. None if there is no such axis.
     """

@@ -1,7 +1,4 @@
-"""Scalar arithmetic over printers.
-
-Indices with constant folding, integers and bool, and which operations targets have.
-"""
+"""Scalar code over printers: folded indices, integers, bool, and sort keys."""
 
 from __future__ import annotations
 

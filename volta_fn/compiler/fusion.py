@@ -1,7 +1,7 @@
 """Fusion: which equations of a program become which kernels.
 
 `fuse` groups the equations in one pass. Values that are cheap to compute again are then recomputed rather than stored.
-Groups become kernels at the end (`lower_groups`).
+Groups become kernels at the end (`lower_groups`). `docs/architecture.md` follows an example from equations to loops.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from volta_fn.compiler.fusion_groups import Comparison, Group, Union, comparisons, recompute, union_of, union_of_columns
+from volta_fn.compiler.fusion_groups import Comparison, Embedding, Group, comparisons, embedding_of, embedding_of_columns, recompute
 from volta_fn.compiler.ir.index import (
     Index,
     NotAffine,
@@ -159,8 +159,7 @@ class _Fusion:
             self.store_as_view(eqn)
 
     def is_stored_transposed(self, eqn: Equation) -> bool:
-        """Return True for the only use of a product, if that is a transpose."""
-        # Storing the product in another order costs nothing.
+        """Return True for a transpose that is a product's only use, stored so at no cost."""
         (operand,) = eqn.invars or (None,)
         producer = self.producers.get(operand) if eqn.primitive is transpose_p and isinstance(operand, Var) else None
         return isinstance(producer, Group) and producer.is_product and self.is_only_use(eqn) and producer.walks_free_axes(eqn)
@@ -178,12 +177,12 @@ class _Fusion:
         loop = product_loop(eqn)
         is_sum = bool(loop.reduction_axes) and 0 not in loop.sizes
         through_views: list[Atom] = [
-            v for v in eqn.invars if is_sum and v in self.views and self.base(v) is not None and self.computes_product(loop, [v])
+            v for v in eqn.invars if is_sum and v in self.views and self.base(v) is not None and self.keeps_as_kernel(loop, [v])
         ]
         for atom in eqn.invars:
             if atom not in through_views:
                 self.materialise(atom)
-        if not is_sum or not self.computes_product(loop, through_views):
+        if not is_sum or not self.keeps_as_kernel(loop, through_views):
             self.keep(eqn)
             return
         group = Group(len(self.items), loop.sizes)
@@ -191,7 +190,7 @@ class _Fusion:
         self.compute_in(group, eqn, loop.steps[0].at)
         self.product_operands.update(self.bases(eqn))
 
-    def computes_product(self, loop: Loop, through: list[Atom]) -> bool:
+    def keeps_as_kernel(self, loop: Loop, through: list[Atom]) -> bool:
         """Return True if the target has a product with these views as a kernel."""
         views: dict[Var, Equation] = {}
         for atom in through:
@@ -199,7 +198,7 @@ class _Fusion:
                 views[atom] = self.views[atom]
                 (atom,) = views[atom].invars
         try:
-            return self.target.computes_product(self.lowering.kernel_of(loop, views).kernel)
+            return self.target.keeps_as_kernel(self.lowering.kernel_of(loop, views).kernel)
         except NotAffine:
             return False
 
@@ -214,11 +213,13 @@ class _Fusion:
                 producer.required[atom] = None
                 producer.first_consumer = min(producer.first_consumer, len(self.items))
             return
-        if is_alias(eqn) and not (self.is_only_use(eqn) and self.store_as_view(eqn)):
+        # An alias whose operand has other uses stays an equation: the operand is stored for those, and the alias shares its memory.
+        is_stored = (not is_alias(eqn) or self.is_only_use(eqn)) and self.store_as_view(eqn)
+        if is_alias(eqn) and not is_stored:
             del self.views[atom]
             self.keep(eqn)
             return
-        if atom in self.views and not self.store_as_view(eqn):
+        if not is_stored:
             self.begin_group(eqn)
         self.materialise(atom)
 
@@ -228,7 +229,7 @@ class _Fusion:
         return isinstance(operand, Var) and self.uses[operand] == 1
 
     def store_as_view(self, eqn: Equation) -> bool:
-        """Let the group that computes a view's operand store it as the view."""
+        """Let the group that computes a view's operand store it as the view, if it can."""
         (out,) = eqn.outvars
         base = self.base(out)
         producer = None if base is None else self.producers.get(base)
@@ -277,7 +278,7 @@ class _Fusion:
     # groups
 
     def begin_group(self, eqn: Equation) -> None:
-        """Begin a group with an equation, and with its operands per row of the new loop."""
+        """Begin a group, which groups join that compute operands once per row of its loop."""
         sizes, index = loop_over(eqn.invars[0].aval.shape if reduces(eqn) else eqn.outvars[0].aval.shape)
         group = Group(len(self.items), sizes)
         self.items.append(group)
@@ -377,10 +378,10 @@ class _Fusion:
         """Merge two groups that meet in an equation, if possible; else return the host."""
         if not self.must_load(eqn).isdisjoint(guest.members):
             return host
-        union = union_of(guest, host, eqn, index, self.views)
-        return host if union is None else self.merge(guest, host, union)
+        embedding = embedding_of(guest, host, eqn, index, self.views)
+        return host if embedding is None else self.merge(guest, host, embedding)
 
-    def merge(self, guest: Group, host: Group, union: Union) -> Group:
+    def merge(self, guest: Group, host: Group, embedding: Embedding) -> Group:
         """Merge two groups, if their order and buffers allow it; else return the host."""
         early, late = sorted((guest, host), key=lambda g: g.position)
         can_move_up = all(self.position(v) <= early.position for v in late.reads)
@@ -391,13 +392,13 @@ class _Fusion:
             return host
         if not (guest.must_load.isdisjoint(host.members) and host.must_load.isdisjoint(guest.members)):
             return host
-        if len(guest.steps) > len(host.steps) and len(union.axes) == len(host.sizes):  # so that all merges together take linear time
-            guest, host, union = host, guest, union.inverse()
+        if len(guest.steps) > len(host.steps) and len(embedding.axes) == len(host.sizes):  # so that all merges together take linear time
+            guest, host, embedding = host, guest, embedding.inverse()
         self.items[early.position] = self.items[late.position] = None
         host.position = late.position if can_move_down else early.position
         self.items[host.position] = host
-        host.absorb(guest, union.axes)
-        host.reduction_axes = union.reduction_axes
+        host.absorb(guest, embedding.axes)
+        host.reduction_axes = embedding.reduction_axes
         for var in guest.members:
             self.producers[var] = host
         for var in host.reads:
@@ -427,9 +428,9 @@ class _Fusion:
         Return the merged group, or the unchanged one if none fits.
         """
         for other in others:
-            union = union_of_columns(other, group) if self.items[other.position] is other and other is not group else None
-            if union is not None:
-                return self.merge(other, group, union)
+            embedding = embedding_of_columns(other, group) if self.items[other.position] is other and other is not group else None
+            if embedding is not None:
+                return self.merge(other, group, embedding)
         return group
 
 

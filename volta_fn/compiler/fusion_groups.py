@@ -44,6 +44,9 @@ from volta_fn.primitives.elementwise import arithmetic, selection
 #
 # Before the first reduction the reduction axes are undecided (`reduction_axes` is None), and every variable is computed once per iteration
 # of the loop. The first reduction decides: from then on variables are per element of a row, or per row.
+#
+# A loop can compute an equation if it has one index for it (`Group.index_of`). For `e` at (i, j) it has none for `e + e.T`, whose operands
+# are at (i, j) and (j, i), for `e[1:]`, which some iterations lack, and for `e.sum(0)` once there is `e.sum(1)`.
 
 Views = Mapping[Var, Equation]
 
@@ -294,12 +297,12 @@ def _is_bijective(index: Index, shape: Shape, sizes: tuple[int, ...]) -> bool:
     return count == len(axes_of(index)) and all(math.prod([sizes[a] for a, _ in i.terms]) == n for i, n in zip(index, shape, strict=True))
 
 
-# Unions: two groups in one loop.
+# Embeddings: two groups in one loop.
 #
 # An equation that reads both has an index in each, which pairs their axes.
 
 
-class Union(NamedTuple):
+class Embedding(NamedTuple):
     """A mapping of one group, the guest, into the loop of another, the host."""
 
     #: The host's names of the guest's axes.
@@ -307,13 +310,13 @@ class Union(NamedTuple):
     #: The host's reduction axes when both are one, if they are decided.
     reduction_axes: frozenset[int] | None
 
-    def inverse(self) -> Union:
+    def inverse(self) -> Embedding:
         """Return the mapping of the host into the guest, if both have equally many axes."""
         back = {new: old for old, new in self.axes.items()}
-        return Union(back, None if self.reduction_axes is None else frozenset(back[a] for a in self.reduction_axes))
+        return Embedding(back, None if self.reduction_axes is None else frozenset(back[a] for a in self.reduction_axes))
 
 
-def union_of(guest: Group, host: Group, eqn: Equation, index: Index, views: Views) -> Union | None:
+def embedding_of(guest: Group, host: Group, eqn: Equation, index: Index, views: Views) -> Embedding | None:
     """Map the guest into the host by an equation at its `index`; None if that fails."""
     if reduces(eqn) or not _are_independent(guest, host):
         return None
@@ -327,10 +330,10 @@ def union_of(guest: Group, host: Group, eqn: Equation, index: Index, views: View
                 return None
     if len(axes) != len(guest.sizes) or len(set(axes.values())) != len(axes):
         return None
-    return _union(guest, host, axes)
+    return _embedding(guest, host, axes)
 
 
-def union_of_columns(guest: Group, host: Group) -> Union | None:
+def embedding_of_columns(guest: Group, host: Group) -> Embedding | None:
     """Map one group that reduces over columns into another, or return None.
 
     They reduce arrays of the same shape and load something in common.
@@ -344,8 +347,8 @@ def union_of_columns(guest: Group, host: Group) -> Union | None:
         return None
     if not all(_match(in_guest, in_host, guest, host, axes) for in_guest, in_host in zip(first.at, second.at, strict=True)):
         return None
-    union = _union(guest, host, axes)
-    return union if union is not None and union.reduction_axes == host.reduction_axes else None
+    embedding = _embedding(guest, host, axes)
+    return embedding if embedding is not None and embedding.reduction_axes == host.reduction_axes else None
 
 
 def _reduction(group: Group) -> IndexedEquation | None:
@@ -373,18 +376,18 @@ def _match(in_guest: Affine, in_host: Affine, guest: Group, host: Group, axes: d
     )
 
 
-def _union(guest: Group, host: Group, axes: dict[int, int]) -> Union | None:
-    """Return the union, if all is still computed per element of a row, or per row."""
+def _embedding(guest: Group, host: Group, axes: dict[int, int]) -> Embedding | None:
+    """Return the embedding, if all is still computed per element of a row, or per row."""
     everything = frozenset(range(len(host.sizes)))
     mapped = frozenset(axes.values())
     if guest.reduction_axes is not None:
         row = frozenset(axes[a] for a in guest.reduction_axes)
-        return Union(axes, row) if mapped == everything and host.reduction_axes in (None, row) else None
+        return Embedding(axes, row) if mapped == everything and host.reduction_axes in (None, row) else None
     if mapped in (everything, everything - host.row):
-        return Union(axes, host.reduction_axes)
+        return Embedding(axes, host.reduction_axes)
     leading = bool(mapped) and mapped == frozenset(range(len(mapped)))
     # Values along the leading axes alone decide that these number the rows.
-    return Union(axes, everything - mapped) if host.reduction_axes is None and leading else None
+    return Embedding(axes, everything - mapped) if host.reduction_axes is None and leading else None
 
 
 # Minimum cuts of acyclic graphs, by maximum flow, which decide what is recomputed.
@@ -492,7 +495,7 @@ _WORK = dict.fromkeys(
 ) | {"integer_pow": 2}
 #: The largest exponent of a power that is cheap.
 _POWER = 4
-#: Work for one value from which on it is stored.
+#: A value that takes more work is stored.
 _MOST_WORK = 12
 #: The cost of storing what cannot be stored: 255 of these add up to less than `NEVER`, the cost of edges that no cut may cross.
 _UNSTORABLE = NEVER >> 8

@@ -7,7 +7,6 @@ once (`LoweringCache`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +33,22 @@ from volta_fn.compiler.ir.index import (
     split,
     undecided,
 )
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel, KernelCall, Load, Node, Position, Reduce, Store, operands
+from volta_fn.compiler.ir.kernel import (
+    Apply,
+    Buffer,
+    Constant,
+    Inside,
+    Kernel,
+    KernelCall,
+    Load,
+    Node,
+    Position,
+    Reduce,
+    Store,
+    closure,
+    loaded_inputs,
+    renumbered,
+)
 from volta_fn.compiler.passes.rewriting import literal_key, params_key
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 from volta_fn.core.primitive import reduction_of
@@ -130,6 +144,15 @@ def lower_equation(eqn: Equation) -> LoweredKernel:
     axes = frozenset().union(*[index[d].axes for d in dimensions])
     outputs = ((out, tuple([i for d, i in enumerate(index) if d not in dimensions])),)
     return lower_loop(Loop(sizes, axes, (IndexedEquation(eqn, index),), outputs), {})
+
+
+def as_kernel(eqn: Equation) -> KernelCall | None:
+    """Return one equation as a kernel; None if its indices are not affine."""
+    try:
+        kernel, operands = lower_equation(eqn)
+    except NotAffine:
+        return None
+    return KernelCall(kernel, operands, tuple(eqn.outvars))
 
 
 class _Lowering:
@@ -332,16 +355,11 @@ class _Lowering:
 
     def prune(self, stores: list[Store]) -> LoweredKernel:
         """Return the kernel with the nodes and inputs that the stores need."""
-        needed = {s.value for s in stores}
-        for n in range(len(self.nodes) - 1, -1, -1):
-            if n in needed:
-                needed.update(operands(self.nodes[n]))
-        live = sorted(needed)
+        live = closure(self.nodes, [s.value for s in stores])
         new = {old: n for n, old in enumerate(live)}
-        read = sorted({node.input for n in live if isinstance(node := self.nodes[n], Load)})
-        inputs = {old: n for n, old in enumerate(read)}
+        inputs = {old: n for n, old in enumerate(loaded_inputs([self.nodes[n] for n in live]))}
         variables = [v for v, n in self.inputs.items() if n in inputs]
-        nodes = tuple([_renumbered(self.nodes[n], new, inputs) for n in live])
+        nodes = tuple([renumbered(self.nodes[n], new, inputs) for n in live])
         kernel = Kernel(
             self.sizes,
             len(self.sizes) - len(self.loop.reduction_axes),
@@ -368,14 +386,6 @@ def _operand_indices(eqn: Equation, index: Index) -> list[Index]:
         free = free[len(free_axes) :]
         indices.append(tuple([axes[d] for d in sorted(axes)]))
     return indices
-
-
-def _renumbered(node: Node, new: Mapping[int, int], inputs: Mapping[int, int]) -> Node:
-    if isinstance(node, Load):
-        return Load(node.dtype, inputs[node.input], node.shape, node.index, node.mask, node.fill)
-    if isinstance(node, Apply):
-        return Apply(node.dtype, node.op, tuple([new[i] for i in node.operands]), node.params)
-    return replace(node, operand=new[node.operand]) if isinstance(node, Reduce) else node
 
 
 _INDEXED_OPERATIONS: dict[str, Callable[..., int]] = {"iota": _Lowering.iota, "pad": _Lowering.pad, "concatenate": _Lowering.concatenate}
@@ -435,12 +445,3 @@ def _signature(loop: Loop, views: Mapping[Var, Equation]) -> tuple[Any, list[Var
     for var, index in loop.outputs:
         key.append((numbers[var], index))
     return tuple(key), list(numbers)
-
-
-def as_kernel(eqn: Equation) -> KernelCall | None:
-    """Return one equation as a kernel; None if its indices are not affine."""
-    try:
-        kernel, operands = lower_equation(eqn)
-    except NotAffine:
-        return None
-    return KernelCall(kernel, operands, tuple(eqn.outvars))

@@ -69,7 +69,7 @@ class TargetCapabilities(NamedTuple):
     block_memory: int = 0
     #: The adapter's name, by which tuned schedules are found.
     adapter: str = ""
-    # Limits of fusion, which are no facts of a device.
+    # Limits of fusion: choices, not properties of a device.
 
     #: Inputs and outputs that fusion gives a kernel, at most.
     kernel_buffers: int = 8
@@ -154,18 +154,17 @@ class Target:
         """Return True if kernels can reduce numbers of this dtype."""
         return bool(dtype.kind != "c")
 
-    def computes_product(self, kernel: Kernel) -> bool:
-        """Return True if the target has a routine for a kernel that is a matrix product.
+    def keeps_as_kernel(self, kernel: Kernel) -> bool:
+        """Return True if a matrix product is worth a kernel, of tiles of sums or of loops.
 
-        Such a kernel reads its operands through views, and has an epilogue; other products stay equations.
+        It reads its operands through views, and what follows the product joins it; other products stay equations.
         """
         return False
 
-    def has_epilogue(self, kernel: Kernel) -> bool:
-        """Return True if a kernel's routine is that of a product with an epilogue.
+    def uses_product_routine(self, kernel: Kernel) -> bool:
+        """Return True if a kernel runs as a product and its epilogue, not as loops.
 
-        Such a routine reads what is no operand of the product once for each sum, after it; others are loops over all iterations. Whatever
-        depends on which of them a kernel gets asks here.
+        A product reads its other inputs only after a sum is complete, so that results may overwrite more of them.
         """
         return False
 
@@ -179,6 +178,10 @@ class Target:
     def loop_key(self, eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | None:
         """Return the key of a routine for control flow, of its lowered programs; or None."""
         return None
+
+    def routine(self, key: RoutineKey) -> Any:
+        """Generate the routine of a key; None if there is none."""
+        return key.make()
 
     def keep_calls(self, closed: ClosedJaxpr) -> ClosedJaxpr:
         """Return the program with equations for calls that the target has routines for."""
@@ -214,13 +217,13 @@ class Target:
 
         Those of a product's routine are what its sums are added to.
         """
-        return accumulators(kernel, output) if self.has_epilogue(kernel) else overwritable(kernel, output)
+        return accumulators(kernel, output) if self.uses_product_routine(kernel) else overwritable(kernel, output)
 
     def host_reason(self, item: Item) -> str | None:
         """Return the reason for running an item on the host; None if there is code."""
         if item.key is None and isinstance(item.node, Equation) and item.node.primitive in CONTROL_FLOW:
             return None
-        return None if item.key is not None and item.key.make() is not None else self.explain_host(item)
+        return None if item.key is not None and self.routine(item.key) is not None else self.explain_host(item)
 
     def explain_host(self, item: Item) -> str:
         """Explain why an item that the target generates no code for runs on the host."""
@@ -239,7 +242,8 @@ class Target:
 class RoutineKey(NamedTuple):
     """A routine's identity, and the function that makes it."""
 
-    #: Describes the routine completely. Its repr is complete, too, and the same in every process: it names the routine on disk.
+    #: Describes the routine completely. Its repr is complete, too, and the same in every process: it names the routine on disk. A process
+    #: finds routines by ``==``, so numbers in it that are equal have the same code: parameters hold no -0.0 (see `gather`).
     key: Any
     #: Generates the routine, or returns None if the target cannot.
     make: Callable[[], Any]
@@ -248,7 +252,8 @@ class RoutineKey(NamedTuple):
 class Item(NamedTuple):
     """A node of a lowered program, with its routine's key.
 
-    The key is None for control flow, and for equations that NumPy computes on the host.
+    The key is None for control flow, and for equations of primitives that the target has no routines for. Another key may turn out to have
+    no routine, too: `Target.host_reason` says which items NumPy computes on the host.
     """
 
     node: ProgramNode

@@ -729,7 +729,7 @@ def may_overwrite(item: Item, operand: int, result: int, target: Target) -> bool
 def _offset(kernel: Kernel, result: int, target: Target) -> Any:
     store = kernel.stores[result]
     axes = {axis for affine in store.index for axis in affine.axes}
-    iterated = kernel.sizes[: kernel.parallel] if target.has_epilogue(kernel) else kernel.sizes
+    iterated = kernel.sizes[: kernel.parallel] if target.uses_product_routine(kernel) else kernel.sizes
     is_own = all(size == 1 or axis in axes for axis, size in enumerate(iterated))  # no other iteration writes the element
     return row_major(store.index, store.shape) if is_own else None
 

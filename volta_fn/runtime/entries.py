@@ -30,7 +30,7 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, called_program
 from volta_fn.core.jaxpr import Literal as JaxprLiteral
 from volta_fn.core.primitive import Primitive, evaluation_of
 from volta_fn.dtypes import ALL, short_name
-from volta_fn.lazy_imports import is_installed
+from volta_fn.lazy_imports import version_text
 from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir, sources_digest
 
@@ -40,7 +40,8 @@ T = TypeVar("T")
 @functools.cache
 def circumstances() -> tuple[Any, ...]:
     """Return the state of this package, and the versions of what its compiler uses."""
-    versions = sys.version, np.__version__, ml_dtypes.__version__, is_installed("scipy")
+    # Objects call SciPy's LAPACK with the integers, and with workspaces of the sizes, that it wanted when they were compiled.
+    versions = sys.version, np.__version__, ml_dtypes.__version__, version_text("scipy")
     return sources_digest(Path(__file__).parents[1], cache_dir()), *versions
 
 

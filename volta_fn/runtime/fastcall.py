@@ -7,8 +7,8 @@ another thread has it, makes another. One arena is kept for all programs of the 
 The function takes the caller's arrays, inputs and then outputs. It returns 0, or the status of the host function that failed, or
 `NOT_CONTIGUOUS` if an array is not contiguous and aligned. It releases Python's lock if the record says that the program is long.
 
-The built-in (METH_FASTCALL) reads address and flags where NumPy's array object has them: a call of two arrays takes 0.1 µs, by ctypes and
-NumPy's `ctypes` attributes 20. `_knows_arrays` checks the layout on real arrays; where it is another one, `make_entry` gives `CtypesEntry`,
+The built-in (METH_FASTCALL) reads address and flags where NumPy's array object has them: a call of two arrays takes 0.1 µs, and 20 µs by
+way of ctypes. `_knows_arrays` checks the layout on real arrays; where it is another one, `make_entry` gives `CtypesEntry`,
 which reads addresses by NumPy's public interface.
 """
 
@@ -27,6 +27,20 @@ from volta_fn.core.arrays.array import ArraySpec, ConcreteArray
 from volta_fn.runtime import system
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.runtime.result_allocator import HUGE, numpy_function
+
+
+class Status(IntEnum):
+    """How a call of a program ended."""
+
+    OK = 0
+    #: A host function raised an exception, which is kept for the end of the program.
+    FAILED = 1
+    #: The program did not run: some argument is not contiguous and aligned, or no array.
+    NOT_CONTIGUOUS = -1
+    #: The program did not run: there is no memory for its values.
+    NO_MEMORY = -2
+    #: A signal's handler raised: the exception is set, and the call raises it.
+    INTERRUPTED = -3
 
 
 class ProgramWord(IntEnum):
@@ -59,12 +73,17 @@ _HEADER = 64
 #: Slots of the arena begin at multiples of this many bytes of memory.
 _ALIGNMENT = 64
 _HUGE_PAGE = 1 << 21
-_P = "ptr"
-_NULL = Value(_P, "null")
+#: PyArray_Empty in NumPy's table of functions for extensions.
+_EMPTY = 184
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+_TYPE = _WORD  # offset of an object's type
+P = "ptr"
+NULL = Value(P, "null")
+_FALSE = Value("i1", "false")
 
 
-def write_entry(module: Module) -> None:
-    """Define ``PyObject* @enter(self, args, count)``; `self` is the record's address."""
+def write_entry_points(module: Module) -> None:
+    """Define the built-ins `enter`, of NumPy arrays, and `apply`, of the package's."""
     for declaration in (
         "declare ptr @PyLong_AsVoidPtr(ptr)",
         "declare ptr @PyLong_FromLongLong(i64)",
@@ -82,16 +101,22 @@ def write_entry(module: Module) -> None:
     write_apply(module)
 
 
-def _word(f: Function, record: Value, name: ProgramWord) -> Value:
+def word(f: Function, record: Value, name: IntEnum) -> Value:
+    """Read a number of a record."""
     return f.load("i64", f.at(record, "i64", i64(name)), 8)
 
 
+def pointer(f: Function, record: Value, name: IntEnum) -> Value:
+    """Read an address of a record."""
+    return f.load(P, f.at(record, "i64", i64(name)), 8)
+
+
 def _exchange(f: Function, pointer: Value, value: Value) -> Value:
-    return f.let(_P, f"atomicrmw xchg {pointer}, {value} seq_cst")
+    return f.let(P, f"atomicrmw xchg {pointer}, {value} seq_cst")
 
 
 def _is_null(f: Function, pointer: Value) -> Value:
-    return f.compare("icmp eq", pointer, _NULL)
+    return f.compare("icmp eq", pointer, NULL)
 
 
 def _write_table(module: Module) -> None:
@@ -99,22 +124,22 @@ def _write_table(module: Module) -> None:
 
     The word before the first slot is the arena that its slots point into.
     """
-    record = Value(_P, "%record")
-    f = Function(module, "table", [record], _P)
-    spare = _exchange(f, f.at(record, "i64", i64(ProgramWord.TABLE)), _NULL)
+    record = Value(P, "%record")
+    f = Function(module, "table", [record], P)
+    spare = _exchange(f, f.at(record, "i64", i64(ProgramWord.TABLE)), NULL)
 
     def make() -> list[Value]:
-        bytes_ = f.binary("shl", _word(f, record, ProgramWord.SLOTS), i64(3))
+        bytes_ = f.binary("shl", word(f, record, ProgramWord.SLOTS), i64(3))
         block = system.allocate(f, f.binary("add", bytes_, i64(8)))
 
         def fill() -> list[Value]:
-            f.store(_NULL, block, 8)
+            f.store(NULL, block, 8)
             table = f.at(block, "i64", i64(1))
-            template = f.cast("inttoptr", _word(f, record, ProgramWord.TEMPLATE), _P)
+            template = f.cast("inttoptr", word(f, record, ProgramWord.TEMPLATE), P)
             f.memcpy(table, template, bytes_)
             return [table]
 
-        return f.branch(_is_null(f, block), lambda: [_NULL], fill)
+        return f.branch(_is_null(f, block), lambda: [NULL], fill)
 
     f.finish(f.branch(_is_null(f, spare), make, lambda: [spare])[0])
 
@@ -125,8 +150,8 @@ def _write_arena(module: Module) -> None:
     Its header holds its size.
     """
     byte_count = Value("i64", "%bytes")
-    f = Function(module, "arena", [byte_count], _P)
-    spare = _exchange(f, Value(_P, "@spare"), _NULL)
+    f = Function(module, "arena", [byte_count], P)
+    spare = _exchange(f, Value(P, "@spare"), NULL)
 
     def large(size: Value) -> Value:
         rounded = f.binary("and", f.binary("add", size, i64(_HUGE_PAGE - 1)), i64(-_HUGE_PAGE))
@@ -147,7 +172,7 @@ def _write_arena(module: Module) -> None:
 
 def _write_relocate(module: Module) -> None:
     """Define ``@relocate(record, table, arena)``: point the arena's slots into it."""
-    record, table, arena = Value(_P, "%record"), Value(_P, "%table"), Value(_P, "%arena")
+    record, table, arena = Value(P, "%record"), Value(P, "%table"), Value(P, "%arena")
     f = Function(module, "relocate", [record, table, arena])
     owner = f.at(table, "i64", i64(-1))
 
@@ -156,29 +181,29 @@ def _write_relocate(module: Module) -> None:
         address = f.cast("ptrtoint", base, "i64")
         misfit = f.binary("and", f.binary("sub", i64(0), address), i64(_ALIGNMENT - 1))
         base = f.at(base, "i8", misfit)
-        first = _word(f, record, ProgramWord.ARENA_FIRST)
-        template = f.cast("inttoptr", _word(f, record, ProgramWord.TEMPLATE), _P)
+        first = word(f, record, ProgramWord.ARENA_FIRST)
+        template = f.cast("inttoptr", word(f, record, ProgramWord.TEMPLATE), P)
 
         def slot(i: Value, _: list[Value]) -> None:
             number = f.binary("add", first, i)
             offset = f.load("i64", f.at(template, "i64", number), 8)
-            f.store(f.at(base, "i8", offset), f.at(table, _P, number), 8)
+            f.store(f.at(base, "i8", offset), f.at(table, P, number), 8)
 
-        f.loop(i64(0), _word(f, record, ProgramWord.ARENA_SLOTS), 1, [], slot)
+        f.loop(i64(0), word(f, record, ProgramWord.ARENA_SLOTS), 1, [], slot)
         f.store(arena, owner, 8)
 
-    f.branch(f.compare("icmp ne", f.load(_P, owner, 8), arena), point)
+    f.branch(f.compare("icmp ne", f.load(P, owner, 8), arena), point)
     f.finish()
 
 
 def _write_fill(module: Module) -> None:
     """Define ``i64 @fill(table, args, count)``: put arrays in slots; 1 if contiguous."""
-    table, args, count = Value(_P, "%table"), Value(_P, "%args"), Value("i64", "%count")
+    table, args, count = Value(P, "%table"), Value(P, "%args"), Value("i64", "%count")
     f = Function(module, "fill", [table, args, count], "i64")
 
     def fill_slot(i: Value, carried: list[Value]) -> list[Value]:
-        array = f.load(_P, f.at(args, _P, i), 8)
-        f.store(f.load(_P, f.at(array, "i8", i64(_DATA)), 8), f.at(table, _P, i), 8)
+        array = f.load(P, f.at(args, P, i), 8)
+        f.store(f.load(P, f.at(array, "i8", i64(_DATA)), 8), f.at(table, P, i), 8)
         flags = f.load("i32", f.at(array, "i8", i64(_FLAGS)), 4)
         return [f.binary("and", carried[0], flags)]
 
@@ -187,38 +212,39 @@ def _write_fill(module: Module) -> None:
 
 
 def _write_enter(module: Module) -> None:
-    self_, args, count = Value(_P, "%self"), Value(_P, "%args"), Value("i64", "%count")
-    f = Function(module, "enter", [self_, args, count], _P)
-    status = f.call("run_program", "i64", f.call("PyLong_AsVoidPtr", _P, self_), args, count)
+    """Define ``PyObject* @enter(self, args, count)``; `self` is the record's address."""
+    self_, args, count = Value(P, "%self"), Value(P, "%args"), Value("i64", "%count")
+    f = Function(module, "enter", [self_, args, count], P)
+    status = f.call("run_program", "i64", f.call("PyLong_AsVoidPtr", P, self_), args, count)
     interrupted = f.compare("icmp eq", status, i64(Status.INTERRUPTED))
-    f.finish(f.branch(interrupted, lambda: [_NULL], lambda: [f.call("PyLong_FromLongLong", _P, status)])[0])
+    f.finish(f.branch(interrupted, lambda: [NULL], lambda: [f.call("PyLong_FromLongLong", P, status)])[0])
 
 
 def _write_run_program(module: Module) -> None:
     """Define ``i64 @run_program(record, args, count)``, which returns the status."""
-    record, args, count = Value(_P, "%record"), Value(_P, "%args"), Value("i64", "%count")
+    record, args, count = Value(P, "%record"), Value(P, "%args"), Value("i64", "%count")
     f = Function(module, "run_program", [record, args, count], "i64")
-    table = f.call("table", _P, record)
-    bytes_ = _word(f, record, ProgramWord.ARENA_BYTES)
+    table = f.call("table", P, record)
+    bytes_ = word(f, record, ProgramWord.ARENA_BYTES)
     without = f.compare("icmp eq", bytes_, i64(0))
-    arena = f.branch(without, lambda: [_NULL], lambda: [f.call("arena", _P, f.binary("add", bytes_, i64(_HEADER)))])[0]
+    arena = f.branch(without, lambda: [NULL], lambda: [f.call("arena", P, f.binary("add", bytes_, i64(_HEADER)))])[0]
 
     def run() -> list[Value]:
         f.branch(without, lambda: None, lambda: f.run("relocate", record, table, arena))
-        code = f.cast("inttoptr", _word(f, record, ProgramWord.CODE), _P)
-        end = f.cast("inttoptr", _word(f, record, ProgramWord.END), _P)
-        long = f.compare("icmp ne", _word(f, record, ProgramWord.LONG), i64(0))
-        state = f.branch(long, unlock, lambda: [_NULL])[0]
+        code = f.cast("inttoptr", word(f, record, ProgramWord.CODE), P)
+        end = f.cast("inttoptr", word(f, record, ProgramWord.END), P)
+        long = f.compare("icmp ne", word(f, record, ProgramWord.LONG), i64(0))
+        state = f.branch(long, unlock, lambda: [NULL])[0]
         status = f.call("execute", "i64", code, end, table)
         f.branch(long, lambda: lock(state))
         return [status]
 
     def for_all(function: str) -> None:
-        f.loop(i64(0), count, 1, [], lambda i, _: f.run(function, f.load(_P, f.at(args, _P, i), 8)))
+        f.loop(i64(0), count, 1, [], lambda i, _: f.run(function, f.load(P, f.at(args, P, i), 8)))
 
     def unlock() -> list[Value]:
         for_all("Py_IncRef")  # other threads may delete arrays meanwhile
-        return [f.call("PyEval_SaveThread", _P)]
+        return [f.call("PyEval_SaveThread", P)]
 
     def lock(state: Value) -> None:
         f.run("PyEval_RestoreThread", state)
@@ -230,7 +256,7 @@ def _write_run_program(module: Module) -> None:
 
     missing = f.binary("or", _is_null(f, table), f.binary("and", _is_null(f, arena), f.binary("xor", without, Value("i1", "true"))))
     status = f.branch(missing, lambda: [i64(Status.NO_MEMORY)], filled)[0]
-    f.branch(without, lambda: None, lambda: system.release(f, _exchange(f, Value(_P, "@spare"), arena)))
+    f.branch(without, lambda: None, lambda: system.release(f, _exchange(f, Value(P, "@spare"), arena)))
     other = _exchange(f, f.at(record, "i64", i64(ProgramWord.TABLE)), table)
     f.branch(_is_null(f, other), lambda: None, lambda: system.release(f, f.at(other, "i64", i64(-1))))
     f.finish(status)
@@ -379,30 +405,8 @@ def release(record: np.ndarray) -> None:
 # It reads and writes the attributes of arrays where `find_layout` finds them.
 
 
-class Status(IntEnum):
-    """How a call of a program ended."""
-
-    OK = 0
-    #: A host function raised an exception, which is kept for the end of the program.
-    FAILED = 1
-    #: The program did not run: some argument is not contiguous and aligned, or no array.
-    NOT_CONTIGUOUS = -1
-    #: The program did not run: there is no memory for its values.
-    NO_MEMORY = -2
-    #: A signal's handler raised: the exception is set, and the call raises it.
-    INTERRUPTED = -3
-
-
 #: The most operands and results that a built-in takes.
 MOST_OPERANDS, MOST_RESULTS = 15, 8
-
-#: PyArray_Empty in NumPy's table of functions for extensions.
-_EMPTY = 184
-_WORD = ctypes.sizeof(ctypes.c_void_p)
-_TYPE = _WORD  # offset of an object's type
-P = "ptr"
-NULL = Value(P, "null")
-_FALSE = Value("i1", "false")
 
 
 class CallWord(IntEnum):
@@ -487,16 +491,6 @@ def record_of(f: Function, self_: Value) -> Value:
     """Return the address of a built-in's record, given its `self`."""
     array = f.load(P, f.at(self_, "i8", i64(tuple.__basicsize__)), 8)
     return f.load(P, f.at(array, "i8", i64(_DATA)), 8)
-
-
-def word(f: Function, record: Value, name: IntEnum) -> Value:
-    """Read a number of a record."""
-    return f.load("i64", f.at(record, "i64", i64(name)), 8)
-
-
-def pointer(f: Function, record: Value, name: IntEnum) -> Value:
-    """Read an address of a record."""
-    return f.load(P, f.at(record, "i64", i64(name)), 8)
 
 
 def is_a(f: Function, thing: Value, type_: Value) -> Value:

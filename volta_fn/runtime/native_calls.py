@@ -204,8 +204,7 @@ def emit(machine: Any, module: Any) -> bytes:
 #
 # `np.errstate` costs several times as much as a small addition: 4 µs a call, of which 0.6 are left here, or 0.2 in another context.
 # NumPy keeps its error state in a context variable, so setting that variable to a state in which warnings are off, and resetting it
-# afterwards, does the same. A function that calls no user code may run in another
-# context, where warnings are always off.
+# afterwards, does the same. A function that calls no user code may run in another context, where warnings are always off.
 #
 # Where NumPy keeps its error state elsewhere, `np.errstate` itself is used.
 

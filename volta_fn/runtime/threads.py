@@ -120,8 +120,6 @@ def run_together(tasks: Sequence[Callable[[], T]], most: int | None = None) -> l
     return [call.result() for call in calls]
 
 
-# Compilations, also in the background, which no signal, fork or exit cuts short.
-
 # Whether programs become machine code.
 
 
@@ -140,7 +138,7 @@ def _is_enabled() -> bool:
     return os.environ.get("VOLTA_NATIVE", "1") != "0" and sysconfig.get_platform() not in ("win32", "win-arm64")
 
 
-# Compilations in progress.
+# Compilations in progress, which no signal, fork or exit cuts short.
 #
 # llvmlite has a lock that stays held if a signal's handler raises while it is acquired; a forked process inherits all locks, but not the
 # threads that hold them; and LLVM ends a process that ends while it compiles. So

@@ -18,7 +18,7 @@ from volta_fn.compiler.target import HostStep, Item, LoweredProgram, Pipeline
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import CompilerError
 from volta_fn.runtime.llvm.host import Host, generating_for, llvm
-from volta_fn.runtime.llvm.machine import LoadedCode, cleaning_passes
+from volta_fn.runtime.llvm.machine import LoadedCode, cleaning_passes, compiler_errors
 from volta_fn.targets.cpu.routine import Routine, routine_of
 from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, LoadedLaunch, LoadedRoutine, assemble
 from volta_fn.targets.cpu.runtime.executor import Mode
@@ -67,22 +67,23 @@ def compile_module(routines: Iterable[tuple[str, Routine]]) -> WasmModule:
         CompilerError: LLVM refuses a text.
     """
     machine = _machine()
-    whole = _parsed("", machine)
     shared: set[str] = set()
-    for suffix, routine in routines:
-        for function in routine.shared:
-            if function.name not in shared:
-                shared.add(function.name)
-                whole.link_in(_parsed(function.text, machine))
-        module = _parsed(routine.text, machine)
-        for named in (*module.functions, *module.global_variables):
-            if not named.is_declaration:
-                named.name += suffix
-        whole.link_in(module)
-    passes, builder = cleaning_passes(machine)
-    passes.run(whole, builder)
-    sections = list(_sections(machine.emit_object(whole)))
-    return _assembled(sections)
+    with compiler_errors():
+        whole = _parsed("", machine)
+        for suffix, routine in routines:
+            for function in routine.shared:
+                if function.name not in shared:
+                    shared.add(function.name)
+                    whole.link_in(_parsed(function.text, machine))
+            module = _parsed(routine.text, machine)
+            for named in (*module.functions, *module.global_variables):
+                if not named.is_declaration:
+                    named.name += suffix
+            whole.link_in(module)
+        passes, builder = cleaning_passes(machine)
+        passes.run(whole, builder)
+        code = machine.emit_object(whole)
+    return _assembled(list(_sections(code)))
 
 
 def _machine() -> Any:
@@ -96,13 +97,10 @@ def _machine() -> Any:
 def _parsed(text: str, machine: Any) -> Any:
     # Modules that are linked belong to one context, llvmlite's own; those of machine code have a context each.
     text = _POINTER_STORE.sub(r"\1, align 4", _POINTER_LOAD.sub(r"\1, align 4", text))
-    try:
-        module = llvm().parse_assembly(text)
-        module.triple = MACHINE.triple
-        module.data_layout = str(machine.target_data)
-        module.verify()
-    except RuntimeError as error:
-        raise CompilerError.of("code generation", f"LLVM refuses the module: {str(error).strip()}") from error
+    module = llvm().parse_assembly(text)
+    module.triple = MACHINE.triple
+    module.data_layout = str(machine.target_data)
+    module.verify()
     return module
 
 
@@ -330,7 +328,7 @@ def _loaded(suffix: str, routine: Routine) -> LoadedRoutine:
 
     Functions have names in place of addresses.
     """
-    launches = [LoadedLaunch(0, launch.tasks, Mode(0), launch.symbol + suffix, "", LoadedCode([])) for launch in routine.launches]
+    launches = [LoadedLaunch(0, p.tasks, Mode(0), p.symbol + suffix, "", LoadedCode([]), p.is_copy) for p in routine.launches]
     return LoadedRoutine(tuple(launches), routine.workspace, 0.0)
 
 

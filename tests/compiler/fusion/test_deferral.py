@@ -57,7 +57,7 @@ def layers(x: Any, *weights: Any) -> Any:
 def put_off(least: int = 1, most_bytes: int = 1 << 20) -> tuple[list[str], list[int]]:
     """Return the products of three layers' gradients in order, by their shapes, and the numbers of those that are deferred."""
     weights = [np.linspace(-1, 1, n * m, dtype=np.float32).reshape(n, m) for n, m in ((4, 5), (5, 6), (6, 7))]
-    before = fuse_function(vf.grad(layers, (1, 2, 3)), X, *weights, target=SimpleTarget(computes_product=lambda kernel: True))
+    before = fuse_function(vf.grad(layers, (1, 2, 3)), X, *weights, target=SimpleTarget(keeps_as_kernel=lambda kernel: True))
     result = defer_products(before, DeferralPolicy(lambda kernel: True, most_bytes, least))
     check(result)
     for x, y in zip(run(result, X, *weights), run(before, X, *weights), strict=True):

@@ -112,7 +112,7 @@ def test_the_gradient_of_a_residual_block_in_mixed_precision(products: bool) -> 
     shapes = {**vectors, "w1": (48, 64), "b1": (64,), "w2": (64, 48), "w3": (48, 62)}
     parameters = {name: vf.ShapeDtypeStruct(shape, "float32") for name, shape in shapes.items()}
     gradient, x = vf.grad(mixed_precision_block, argnums=(0, 1)), vf.ShapeDtypeStruct((8, 32, 48), "float32")
-    partition = fuse_function(gradient, parameters, x, target=SimpleTarget(computes_product=lambda kernel: products, kernel_buffers=48))
+    partition = fuse_function(gradient, parameters, x, target=SimpleTarget(keeps_as_kernel=lambda kernel: products, kernel_buffers=48))
     inputs = dict(zip(shapes, values_for(tuple(parameters.values())), strict=True)), *values_for((x,))
     for actual, wanted in zip(run(partition, *vf.tree.leaves(inputs)), vf.tree.leaves(vf.jit(gradient)(*inputs)), strict=True):
         assert_close(actual, np.asarray(wanted), 0.05, "a gradient in bfloat16")

@@ -20,7 +20,7 @@ Y = RNG.standard_normal((3, 4, 8), np.float32)
 
 def parted(function: Any, *args: Any, parts: int = 3, buffers: int = 24) -> tuple[list[np.ndarray], list[str]]:
     """Return the results with products in parts, and the names of the kernels."""
-    before = fuse_function(function, *args, target=SimpleTarget(computes_product=lambda kernel: True))
+    before = fuse_function(function, *args, target=SimpleTarget(keeps_as_kernel=lambda kernel: True))
     after = split_k_into_consumers(before, lambda kernel: parts, buffers)
     result = evaluated(after, *args)
     for x, y in zip(result, run(before, *args), strict=True):

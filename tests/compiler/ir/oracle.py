@@ -22,17 +22,17 @@ class SimpleTarget(Target):
     def __init__(
         self,
         computes: Callable[[Equation], bool] | None = None,
-        computes_product: Callable[[Kernel], bool] | None = None,
+        keeps_as_kernel: Callable[[Kernel], bool] | None = None,
         **capabilities: int,
     ) -> None:
         self.capabilities = TargetCapabilities()._replace(**capabilities)  # type: ignore[arg-type]
-        self._computes, self._computes_product = computes, computes_product
+        self._computes, self._keeps_as_kernel = computes, keeps_as_kernel
 
     def computes(self, eqn: Equation) -> bool:
         return True if self._computes is None else self._computes(eqn)
 
-    def computes_product(self, kernel: Kernel) -> bool:
-        return False if self._computes_product is None else self._computes_product(kernel)
+    def keeps_as_kernel(self, kernel: Kernel) -> bool:
+        return False if self._keeps_as_kernel is None else self._keeps_as_kernel(kernel)
 
 
 def fuse_function(function: Callable[..., Any], *args: Any, target: Target | None = None) -> FusedProgram:

@@ -16,7 +16,7 @@ from volta_fn.compiler.contractions import Contraction, contraction_of
 from volta_fn.compiler.ir.kernel import FusedProgram, Kernel, check_kernel, format_kernel, interpret, restricted
 
 PRODUCTS_AND_MORE = products_and_more()
-TARGET = SimpleTarget(computes_product=lambda kernel: contraction_of(kernel) is not None)
+TARGET = SimpleTarget(keeps_as_kernel=lambda kernel: contraction_of(kernel) is not None)
 
 
 def numbers(*shape: int) -> np.ndarray:

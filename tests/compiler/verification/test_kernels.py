@@ -116,7 +116,7 @@ def product(x: Any) -> Any:
 
 
 def a_product() -> Kernel:
-    program = pipeline.fused(vf.make_jaxpr(product)(X), SimpleTarget(computes_product=lambda kernel: True))
+    program = pipeline.fused(vf.make_jaxpr(product)(X), SimpleTarget(keeps_as_kernel=lambda kernel: True))
     (kernel,) = program.kernels
     assert contraction.contraction_of(kernel) is not None and violation_of(kernel) is None
     return kernel

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from volta_fn.errors import ArgumentError
+from volta_fn.errors import ArgumentError, CompilerError
 from volta_fn.runtime.llvm import machine
-from volta_fn.runtime.llvm.host import Host, llvm, this_cpu, vector_widths
+from volta_fn.runtime.llvm.host import Host, generating_for, host, llvm, this_cpu, vector_widths
 from volta_fn.targets.cpu.runtime import artifact
 
 #: A sum of vectors of 64 bytes, more of them than there are registers.
@@ -73,3 +73,30 @@ def test_compiled_code_of_each_width_has_its_own_name_on_disk(monkeypatch: pytes
         monkeypatch.setenv("VOLTA_VECTOR_BYTES", str(width))
         names.add(artifact.name_of("a routine"))
     assert len(names) == len(vector_widths())
+
+
+@pytest.mark.parametrize(("text", "can_emit"), [("not LLVM IR", True), ("define void @f() {\n  ret void\n}", False)])
+def test_errors_of_llvm_are_those_of_the_compiler_and_keep_the_target_machine(
+    text: str, can_emit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_code(*args: object) -> bytes:
+        raise RuntimeError("there is no code for it")
+
+    machine.compile_object("define void @f() {\n  ret void\n}")
+    idle = list(machine._idle[host()])
+    if not can_emit:
+        monkeypatch.setattr(machine, "emit", without_code)
+    with pytest.raises(CompilerError, match="LLVM refuses the module: (LLVM cannot parse|there is no code)"):
+        machine.compile_object(text)
+    assert machine._idle[host()] == idle
+
+
+def test_machines_of_another_cpu_are_kept_apart() -> None:
+    """Code for another CPU leaves the machines of this one for later."""
+    machine.compile_object("define void @f() {\n  ret void\n}")
+    idle = list(machine._idle[host()])
+    with generating_for(host()._replace(cpu="generic", features="")):
+        machine.compile_object("define void @f() {\n  ret void\n}")
+        machine.compile_object("define void @f() {\n  ret void\n}")
+        assert len(machine._idle[host()]) == 1
+    assert machine._idle[host()] == idle

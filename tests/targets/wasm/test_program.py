@@ -69,3 +69,9 @@ def test_a_module_exports_its_functions_and_needs_no_linker() -> None:
     names = {name for program in programs.programs.values() for name in program.launches.values()}
     assert len(names) == 1, "equal routines are compiled once"
     assert all(name.encode() in programs.code for name in names)
+
+
+def test_modules_that_llvm_does_not_link_are_an_error_of_the_compiler() -> None:
+    routine = Routine("define void @f(ptr %buffers, i64 %begin, i64 %end) {\n  ret void\n}", ())
+    with pytest.raises(CompilerError, match="code generation: LLVM refuses the module: .*multiply defined"):
+        compile_module([("", routine), ("", routine)])

@@ -41,7 +41,7 @@ _STREAM_BYTES = 1 << 18
 class KernelAnalysis:
     """A simplified kernel and what follows from it.
 
-    Reductions depend on the axes `private_axes`, whatever they read: every iteration along these axes has a private one.
+    Every iteration along the axes `private_axes` has reductions of its own, even of the same elements: lanes reduce for themselves.
     """
 
     def __init__(self, kernel: Kernel, private_axes: Axes = frozenset()) -> None:

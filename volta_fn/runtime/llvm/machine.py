@@ -1,7 +1,4 @@
-"""Machine code.
-
-Compiled by LLVM, loaded, and bound to functions of NumPy and SciPy.
-"""
+"""Objects: LLVM IR compiled and loaded, and functions of NumPy and SciPy for it."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,8 +20,6 @@ from volta_fn.runtime.llvm.host import Host, bind_half_rounding, host, llvm
 from volta_fn.runtime.native_calls import emit, parse, run_passes
 from volta_fn.runtime.result_allocator import numpy_function
 from volta_fn.runtime.threads import thread_count
-
-# Functions of NumPy, and of SciPy's BLAS and LAPACK, that machine code calls.
 
 # NumPy's sorts as functions that machine code calls.
 #
@@ -187,8 +183,8 @@ def _signature(capsule: Any) -> bytes:
 _permanent: list[LoadedCode] = []
 _engines: Finalized[Any] = Finalized()
 _lock = threading.Lock()
-#: Machines that no thread compiles by now: a new one takes longer to describe the CPU than a small module takes.
-_idle: list[tuple[Host | None, Any]] = []
+#: Target machines, by their hosts, that no thread uses: a new one takes longer to describe the CPU than a small module takes.
+_idle: dict[Host, list[Any]] = {}
 
 
 def _target_machine() -> Any:
@@ -202,32 +198,41 @@ def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
     """Compile a module for this machine, with a suffix on all names that it defines.
 
     The text is expected to have the vectors and loops that it wants: the passes only clean up, unless `clean` is False.
+
+    Raises:
+        CompilerError: The text is not LLVM IR, or LLVM has no code for something in it.
     """
-    cpu_info = host()
+    idle = _idle.setdefault(host(), [])
     try:
-        made_for, machine = _idle.pop()
+        machine = idle.pop()
     except IndexError:
-        made_for, machine = None, None
-    if made_for is not cpu_info:
         machine = _target_machine()
         machine._owned = True  # by the list: llvmlite must not free it at the end of the process
     try:
-        module = parse(text)
-        module.triple = machine.triple  # with another format of objects than the process's on Windows
-        module.data_layout = str(machine.target_data)
-        module.verify()
+        with compiler_errors():
+            module = parse(text)
+            module.triple = machine.triple  # with another format of objects than the process's on Windows
+            module.data_layout = str(machine.target_data)
+            module.verify()
+            if suffix:
+                for named in (*module.functions, *module.global_variables):
+                    if not named.is_declaration:
+                        named.name += suffix
+            if clean:
+                passes, builder = cleaning_passes(machine)
+                run_passes(passes, module, builder)
+            return emit(machine, module)
+    finally:
+        idle.append(machine)
+
+
+@contextmanager
+def compiler_errors() -> Iterator[None]:
+    """Raise errors of LLVM within the block as those of the compiler."""
+    try:
+        yield
     except RuntimeError as error:
         raise CompilerError.of("code generation", f"LLVM refuses the module: {str(error).strip()}") from error
-    if suffix:
-        for named in (*module.functions, *module.global_variables):
-            if not named.is_declaration:
-                named.name += suffix
-    if clean:
-        passes, builder = cleaning_passes(machine)
-        run_passes(passes, module, builder)
-    code = emit(machine, module)
-    _idle.append((cpu_info, machine))
-    return code
 
 
 def cleaning_passes(machine: Any) -> tuple[Any, Any]:

@@ -343,11 +343,6 @@ def element_of(type_: str) -> str:
     return type_[type_.index(" x ") + 3 : -1] if type_.startswith("<") else type_
 
 
-# Arithmetic of 64-bit indices in LLVM IR, with constants folded.
-#
-# What shapes decide therefore costs nothing when the code runs.
-
-
 def locked(f: Function, lock: Value, work: Callable[[], T]) -> T:
     """Return what `work` gives under a lock, for which threads spin."""
     head, done = f.fresh("wait"), f.fresh("locked")
@@ -359,6 +354,11 @@ def locked(f: Function, lock: Value, work: Callable[[], T]) -> T:
     result = work()
     f.do(f"store atomic i64 0, {lock} seq_cst, align 8")
     return result
+
+
+# Arithmetic of 64-bit indices in LLVM IR, with constants folded.
+#
+# What shapes decide therefore costs nothing when the code runs.
 
 
 def rounded_down(f: Function, x: Value, unit: int) -> Value:

@@ -25,6 +25,10 @@ from volta_fn.targets.cpu.scalars import Number, apply
 
 #: The parameters of an entry point.
 BUFFERS, BEGIN, END = Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")
+#: The most operands and results of a routine.
+MOST_ARRAYS = 511
+#: A launch that costs fewer nanoseconds is run by one thread: waking another takes about as long.
+WORTH_SHARING = 20_000.0
 
 
 def entry_point(module: Module, symbol: str) -> Function:
@@ -73,10 +77,13 @@ class Launch:
     symbol: str
     #: The number of independent tasks; each should take 20 µs or more, if there is enough work.
     tasks: int
-    #: Estimated nanoseconds of all tasks on one thread; below 20,000 no other thread is woken.
+    #: Estimated nanoseconds of all tasks on one thread (`WORTH_SHARING`).
     cost: float
-    #: Whether it restores what an earlier launch has changed outside of the program, and so runs even if a signal's handler has raised.
+    #: Whether it restores what earlier launches have changed outside of the program, and so runs even if a signal's handler has raised.
+    #: It has one task, as threads begin no tasks of a program that is to end, and comes right after the only launch that takes long.
     restores: bool = False
+    #: Whether it only copies an operand to the result, and is left out where these share memory.
+    is_copy: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,9 +134,10 @@ class RoutineWriter:
         self._buffers = buffers
         self._launches: list[Launch] = []
 
-    def launch(self, tasks: int, cost: float, body: Body, suffix: str = "", *, restores: bool = False) -> None:
+    def launch(self, tasks: int, cost: float, body: Body, *, restores: bool = False, is_copy: bool = False) -> None:
         """Add an entry point."""
-        symbol = f"{self._name}_{len(self._launches)}{suffix}"
+        assert tasks == 1 or not restores, "see `Launch.restores`"
+        symbol = f"{self._name}_{len(self._launches)}{'_copy' * is_copy}"
         f = entry_point(self.module, symbol)
         pointers = [buffer_pointer(f, k) for k in range(self._buffers)]
 
@@ -138,7 +146,7 @@ class RoutineWriter:
 
         f.loop(BEGIN, END, 1, [], iteration)
         f.finish()
-        self._launches.append(Launch(symbol, tasks, cost, restores))
+        self._launches.append(Launch(symbol, tasks, cost, restores, is_copy))
 
     def routine(self, workspace: int = 0) -> Routine:
         """Return the routine. `buffers` includes the workspace, if there is one."""

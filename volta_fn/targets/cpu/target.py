@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,14 @@ from volta_fn.compiler.passes.expansions import (
 )
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, ProgramPass, RoutineKey, RoutineMaker, Target, TargetCapabilities, forced
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
+from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.contraction import ragged_dot_p
 from volta_fn.primitives.data_movement.gather import gather_p
 from volta_fn.primitives.quantized import quantized_dot_p
 from volta_fn.targets.cpu import attention, lapack, library, loops, matmul, quantized
 from volta_fn.targets.cpu.library.scans import loop_key
-from volta_fn.targets.cpu.routine import Routine
-from volta_fn.targets.cpu.runtime.executor import MOST_ARRAYS
+from volta_fn.targets.cpu.routine import MOST_ARRAYS, Routine, routine_of
 from volta_fn.targets.cpu.scalars import supports
 
 #: Packages that few programs need, imported on first use.
@@ -57,29 +57,21 @@ class CpuTarget(Target):
         """Return True if kernels can do a scalar operation on operands of these dtypes."""
         return supports(op, dtypes, params)
 
-    def computes_product(self, kernel: Kernel) -> bool:
-        """Return True if a product is worth being a kernel that reads through its views."""
-        return matmul.computes_product(kernel) or matmul.suits_loops(kernel)
+    def keeps_as_kernel(self, kernel: Kernel) -> bool:
+        """Return True if a product is worth being a kernel: tiles of sums, or loops."""
+        return matmul.has_product_routine(kernel) or matmul.suits_loops(kernel)
 
-    def has_epilogue(self, kernel: Kernel) -> bool:
+    def uses_product_routine(self, kernel: Kernel) -> bool:
         """Return True if a kernel is computed as a product, not by loops."""
-        return matmul.computes_product(kernel) and not matmul.suits_loops(kernel)
+        return matmul.has_product_routine(kernel) and not matmul.suits_loops(kernel)
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine | None:
         """Generate the routine of a kernel, as a product or as loops; None if unsupported."""
-        return matmul.contraction(kernel) if self.has_epilogue(kernel) else loops.routine(kernel)
+        return matmul.contraction(kernel) if self.uses_product_routine(kernel) else loops.routine(kernel)
 
-    def all_kernel_routines(self, kernel: Kernel) -> Iterator[tuple[str, Routine]]:
-        """Yield every routine that the target may generate for a kernel.
-
-        Each comes with the choices that are forced for it.
-        """
-        for product in matmul.contraction_options(kernel):
-            if (routine := matmul.contraction(kernel, product)) is not None:
-                yield f"product: {forced(product)}", routine
-        for options in loops.options_of(kernel):
-            if (routine := loops.routine(kernel, options)) is not None:
-                yield f"loops: {forced(options)}", routine
+    def routine(self, key: RoutineKey) -> Routine | None:
+        """Generate the routine of a key; None if there is none, on this CPU."""
+        return routine_of(key)
 
     def keep_calls(self, closed: ClosedJaxpr) -> ClosedJaxpr:
         """Return the program with equations for calls of attention worth a routine."""
@@ -90,17 +82,16 @@ class CpuTarget(Target):
         recognize = partial(replace_attention, worthwhile=attention.worthwhile)
         by_blocks = partial(expand_quantized_products, has_routine=quantized.has_routine)
         keep = partial(keep_negative_indices, primitives=(gather_p,), elements=True)
-        quantized_products, ragged_products, gathers = frozenset({quantized_dot_p}), frozenset({ragged_dot_p}), frozenset({gather_p})
+
+        def expansion(name: str, description: str, run: Callable[[ClosedJaxpr], ClosedJaxpr], *subjects: Primitive) -> ProgramPass:
+            return ProgramPass(name, description, run, simplify_after=True, subjects=frozenset(subjects))
+
         return [
-            ProgramPass("attention", "Replace hand-written softmax(QKᵀ)V by a routine.", recognize, simplify_after=True),
-            ProgramPass(
-                "quantised products", "Expand products with quantised matrices of many rows to blocks.", by_blocks, True, quantized_products
-            ),
-            ProgramPass(
-                "ragged products", "Expand products of rows in groups to blocks of rows.", expand_ragged_products, True, ragged_products
-            ),
-            ProgramPass("narrow operands", "Let products read operands before exact conversions.", read_narrow_operands, True),
-            ProgramPass("negative indices", "Let gathers count negative indices from the end.", keep, True, gathers),
+            expansion("attention", "Replace hand-written softmax(QKᵀ)V by a routine.", recognize),
+            expansion("quantised products", "Expand products with quantised matrices of many rows to blocks.", by_blocks, quantized_dot_p),
+            expansion("ragged products", "Expand products of rows in groups to blocks of rows.", expand_ragged_products, ragged_dot_p),
+            expansion("narrow operands", "Let products read operands before exact conversions.", read_narrow_operands),
+            expansion("negative indices", "Let gathers count negative indices from the end.", keep, gather_p),
         ]
 
     def loop_key(self, eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | None:
@@ -109,14 +100,26 @@ class CpuTarget(Target):
 
     def host_reason(self, item: Item) -> str | None:
         """Return why NumPy computes an item; None if the target generates code for it."""
-        return _excess(item) or super().host_reason(item)
+        return excess_of_arrays(item) or super().host_reason(item)
 
     def explain_host(self, item: Item) -> str:
         """Explain why an item that the target generates no code for runs on the host."""
-        return _excess(item) or super().explain_host(item)
+        return excess_of_arrays(item) or super().explain_host(item)
+
+    def all_kernel_routines(self, kernel: Kernel) -> Iterator[tuple[str, Routine]]:
+        """Yield every routine that the target may generate for a kernel, for tests.
+
+        Each comes with the choices that are forced for it.
+        """
+        for product in matmul.contraction_options(kernel):
+            if (routine := matmul.contraction(kernel, product)) is not None:
+                yield f"product: {forced(product)}", routine
+        for options in loops.options_of(kernel):
+            if (routine := loops.routine(kernel, options)) is not None:
+                yield f"loops: {forced(options)}", routine
 
 
-def _excess(item: Item) -> str | None:
+def excess_of_arrays(item: Item) -> str | None:
     """Return why an item has too many arrays for a routine; None if it has not."""
     count = len(item.operands) + len(item.results)
     if item.key is None or count <= MOST_ARRAYS:

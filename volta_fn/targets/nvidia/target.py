@@ -48,12 +48,12 @@ class NvidiaTarget(WgslTarget):
             of_peers = {name: partial(maker, shared=self._shared) for name, maker in collectives.ROUTINES.items()}
             self.equations = {**self.equations, **of_peers}
 
-    def computes_product(self, kernel: Kernel) -> bool:
+    def keeps_as_kernel(self, kernel: Kernel) -> bool:
         """Return True if a matrix product is worth a kernel that reads these views.
 
         One of few rows is an equation.
         """
-        return not rows.computes_product(kernel, self.capabilities) and super().computes_product(kernel)
+        return not rows.computes_product(kernel, self.capabilities) and super().keeps_as_kernel(kernel)
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
         """Generate the routine of a kernel: for matrix units, or else a shader."""

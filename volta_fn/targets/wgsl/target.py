@@ -170,7 +170,7 @@ class WgslTarget(Target):
         """Return True: complex numbers are pairs, which kernels can add and multiply, too."""
         return True
 
-    def computes_product(self, kernel: Kernel) -> bool:
+    def keeps_as_kernel(self, kernel: Kernel) -> bool:
         """Return True if a matrix product is worth a kernel that reads these views."""
         return matmul.computes_product(kernel, capabilities=self.capabilities)
 

@@ -25,12 +25,12 @@ from tests.targets.contractions import (
 from tests.targets.cpu.loops.kernels import agrees
 from tests.targets.cpu.running import run_routine
 from volta_fn.compiler.ir.kernel import Kernel, interpret
-from volta_fn.targets.cpu.matmul import computes_product, contraction
+from volta_fn.targets.cpu.matmul import contraction, has_product_routine
 
 pytest.importorskip("llvmlite")
 
 PRODUCTS_AND_MORE = products_and_more()
-TARGET = SimpleTarget(kernel_buffers=48, computes_product=computes_product)
+TARGET = SimpleTarget(kernel_buffers=48, keeps_as_kernel=has_product_routine)
 
 
 def kernels_of(function: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: Any = np.float32) -> list[Kernel]:
@@ -63,7 +63,7 @@ def test_dtypes(dtype: Any, columns: int) -> None:
 
 
 def test_operands_are_read_and_results_stored_through_index_maps() -> None:
-    results = [kernel for kernel in kernels_of(attention, [(2, 21, 72)], np.float32) if computes_product(kernel)]
+    results = [kernel for kernel in kernels_of(attention, [(2, 21, 72)], np.float32) if has_product_routine(kernel)]
     assert len(results) == 2
     for kernel in results:
         check(kernel, chunks=2)
@@ -87,7 +87,7 @@ def test_what_this_lane_leaves_to_others() -> None:
     """Complex numbers, and operands that no way of packing goes along."""
     assert not kernels_of(lambda x, w: x @ w, [(4, 5), (5, 6)], np.complex64)
     partition = fuse_function(lambda x, w: x[:, ::2] @ w, np.ones((4, 10), np.float32), np.ones((5, 6), np.float32), target=TARGET)
-    assert [computes_product(kernel) for kernel in partition.kernels] == [False, True]
+    assert [has_product_routine(kernel) for kernel in partition.kernels] == [False, True]
 
 
 @pytest.mark.parametrize("more", [*PRODUCTS_AND_MORE])

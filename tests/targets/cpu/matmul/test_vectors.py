@@ -109,7 +109,7 @@ def test_tiny_matrices(name: str, stack: int, dtype: str) -> None:
     x, y = (np.asarray(jnp.asarray(draw.integers(-3, 4, shape), dtype)) for shape in ((stack, m, k), (stack, k, n)))
     program = vf.jit(function).lower(x, y)
     kernels = [item.node.kernel for item in lower(program.jaxpr, TARGET).items if isinstance(item.node, KernelCall)]
-    assert [TARGET.has_epilogue(kernel) for kernel in kernels if contraction_of(kernel) is not None] == [not in_loops]
+    assert [TARGET.uses_product_routine(kernel) for kernel in kernels if contraction_of(kernel) is not None] == [not in_loops]
     with vf.default_device(CPU):
         result = np.asarray(vf.jit(function)(x, y))
     expected = np.asarray(function(x.astype(np.float64), y.astype(np.float64)))

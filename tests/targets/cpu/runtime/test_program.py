@@ -216,3 +216,12 @@ def test_arguments_that_are_not_contiguous_are_copied_and_reported() -> None:
     np.testing.assert_allclose(executable.run(False, X, X.T.copy().T)[0], np.cos(X) + X, rtol=1e-6)
     assert statuses == [Status.NOT_CONTIGUOUS, Status.OK]
     assert executable.copied == [1]
+
+
+def test_updates_in_place_copy_nothing() -> None:
+    """A launch that copies the operand is left out where the result has its memory."""
+    x, i, u = np.zeros((500, 20)), np.arange(5), np.ones((5, 20))
+    of_argument = vf.make_jaxpr(lambda x, i, u: x.at[i].add(u))(x, i, u)
+    of_carry = vf.make_jaxpr(lambda x, i, u: lax.fori_loop(0, 3, lambda k, c: c.at[i].add(u), x))(x, i, u)
+    copies = [[launch.is_copy for launch in compile.build(program, (), pipeline).launches] for program in (of_argument, of_carry)]
+    assert any(copies[0]) and copies[1] and not any(copies[1])

@@ -189,9 +189,10 @@ def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_p
         (entries, "sources_digest", lambda root, folder: "other sources"),
         (disk_cache, "host", lambda: "another machine"),
         (np, "__version__", "0"),
+        (entries, "version_text", lambda package: "0"),
         (sys, "version", "0"),
     ],
-    ids=["sources", "machine", "NumPy", "Python"],
+    ids=["sources", "machine", "NumPy", "SciPy", "Python"],
 )
 def test_names_say_under_which_circumstances(owner: Any, name: str, other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entries, "circumstances", entries.circumstances.__wrapped__)

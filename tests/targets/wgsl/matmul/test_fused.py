@@ -32,7 +32,7 @@ from volta_fn.targets.wgsl.matmul import computes_product, contraction
 #: What every device has, but for 64-bit numbers where this one has them.
 PLAIN = TargetCapabilities(float64=capabilities().float64, int64=capabilities().int64)
 PRODUCTS_AND_MORE = products_and_more()
-TARGET = SimpleTarget(kernel_buffers=PLAIN.buffers, computes_product=partial(computes_product, capabilities=PLAIN))
+TARGET = SimpleTarget(kernel_buffers=PLAIN.buffers, keeps_as_kernel=partial(computes_product, capabilities=PLAIN))
 
 
 def kernels_of(function: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: Any = np.float32) -> list[Kernel]:

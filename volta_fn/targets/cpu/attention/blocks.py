@@ -303,7 +303,7 @@ class PanelOperand(NamedTuple):
         stride: elements from a panel to the next.
         inner: elements from a row of a panel to the next; 0: as many as it has columns.
         width: the columns of all panels; 0: as many as a product asks for.
-        first: the row from which on a panel is read.
+        first: the first row of a panel that is read.
     """
 
     pointer: Value

@@ -236,7 +236,7 @@ def write_zeros(builder: CorrelationBuilder) -> None:
 TILE = 48 * 1024
 SUMS = 48 * 1024
 
-#: Steps of a summation from which on it pays to load and store the sums.
+#: The least steps of a summation for which it pays to load and store the sums.
 STEPS = 256
 
 

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.cpu.library.movement import COPY as COPY
 from volta_fn.targets.cpu.library.movement import dynamic_slice, dynamic_update_slice, gather, scatter
 from volta_fn.targets.cpu.library.pooling import reduce_window, select_and_gather_add, select_and_scatter_add
 from volta_fn.targets.cpu.library.scans import cumulative
@@ -37,6 +36,5 @@ ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any]], Routine 
     "top_k": top_k,
 }
 
-#: By a primitive's name the operand whose memory the result may be: routines see where they are the same. A launch whose symbol ends with
-#: `COPY` does nothing then, and may as well be left out.
+#: By a primitive's name the operand whose memory the result may be: routines see where they are the same (`Launch.is_copy`).
 IN_PLACE: dict[str, int] = dict.fromkeys(["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_update_slice"], 0)

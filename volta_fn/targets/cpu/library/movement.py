@@ -160,9 +160,6 @@ def _spread(f: Function, x: Value, stride: int) -> Value:
 
 # Blocks read or replaced at positions that are known when the program runs.
 
-#: The end of the symbol of a launch that copies an operand, and does nothing where that is the result.
-COPY = "_copy"
-
 
 def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
     """Return the routine of the primitive."""
@@ -220,7 +217,7 @@ def copy_operand(writer: RoutineWriter, operand: ShapedArray, result: int = -1) 
 
         f.branch(f.compare("icmp ne", source, target), copy)
 
-    writer.launch(tasks, size / 6, task, COPY)
+    writer.launch(tasks, size / 6, task, is_copy=True)
 
 
 def _tasks(sizes: Sequence[int], itemsize: int) -> tuple[int, int]:

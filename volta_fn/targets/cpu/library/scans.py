@@ -140,7 +140,7 @@ def _shifted(f: Function, scan: Scan, x: Number, reach: int) -> Number:
 _CHUNK = 1 << 16
 _TASK = 1 << 14
 
-#: Vectors of columns, or rows whose elements are accumulated one by one, that are interleaved.
+#: Vectors of columns, or rows whose elements are accumulated one by one, in an unrolled loop.
 _VECTORS = 8
 _CHAINS = 4
 

@@ -49,8 +49,8 @@ class LoopNest(NamedTuple):
     analysis: KernelAnalysis
     inputs: Sequence[Value]
     outputs: Sequence[Value]
-    #: The slots of nodes, and the nodes whose values are in their slots.
-    slots: dict[int, SpillSlot]
+    #: The spill slots of nodes, and the nodes whose values are in theirs.
+    spills: dict[int, SpillSlot]
     in_memory: set[int]
     pending: PendingStores
     #: Loads that read long arrays in order, and are prefetched.
@@ -255,7 +255,7 @@ class VectorScope(Scope[Value, Number]):
             return nest.inputs[node.input], nest.analysis.load_offsets[number], node.dtype.itemsize
         if kind == "store":
             return nest.outputs[number], nest.analysis.store_offsets[number], kernel.nodes[kernel.stores[number].value].dtype.itemsize
-        slot = nest.slots[number]
+        slot = nest.spills[number]
         return slot.memory, slot.offset, slot.unit * kernel.nodes[number].dtype.itemsize
 
     def keep(self, node: int) -> None:

@@ -21,7 +21,7 @@ from volta_fn.targets.cpu.loops.rows import RowCode, Segment, States, Vectors
 from volta_fn.targets.cpu.loops.schedule import (
     BLOCK,
     GRAIN,
-    PREFERRED,
+    UNFORCED,
     Grid,
     LoopOptions,
     LoopSchedule,
@@ -37,8 +37,6 @@ from volta_fn.targets.cpu.routine import BEGIN, END, Launch, Routine, buffer_poi
 from volta_fn.targets.cpu.scalars import Number, load, store, supports
 from volta_fn.targets.cpu.scalars.number import element
 from volta_fn.targets.cpu.scalars.values import bits_of
-
-# Loops over rows, transposes in tiles, interleaved results, or copies of long ranges.
 
 # Kernels whose innermost axes are short: interleaved results.
 #
@@ -256,7 +254,7 @@ def _align(type_: str) -> int:
 #
 # The C library copies them in less time than a loop over vectors, which reads the result's cache lines before it writes them.
 
-#: Bytes of the longest range from which on a call of the C library pays.
+#: The least bytes of the longest range for which a call of the C library pays.
 _MEMCPY_BYTES = 1 << 12
 
 
@@ -319,8 +317,8 @@ def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
     analysis = schedule.analysis
     nest = nest._replace(analysis=analysis, streams=streams_of(schedule))
     root = VectorScope(nest, (), {}, None)
-    if schedule.crossing is not None:
-        body = _tiled(schedule, root)
+    if schedule.transposition is not None:
+        body = _transposed_rows(schedule, root)
     elif schedule.interleaved:
         body = _interleaved_rows(schedule, root)
     elif schedule.axis in analysis.reduction_axes:
@@ -382,7 +380,7 @@ def over_tasks(f: Function, grid: Grid, body: RowBody) -> None:
 def _along_rows(schedule: LoopSchedule, root: VectorScope) -> RowBody:
     """Return the body for rows whose elements are the lanes."""
     analysis, nest = schedule.analysis, root.nest
-    _make_slots(schedule, nest)
+    _reserve_spills(schedule, nest)
     code = RowCode(nest, schedule.passes, schedule.vectors, schedule.options.resident)
     rows = tuple(range(analysis.kernel.parallel))
     root.prepare(_first_targets(schedule))
@@ -392,7 +390,7 @@ def _along_rows(schedule: LoopSchedule, root: VectorScope) -> RowBody:
 def _across_rows(schedule: LoopSchedule, root: VectorScope) -> RowBody:
     """Return the body for rows that are the lanes."""
     analysis, nest, vectors = schedule.analysis, root.nest, schedule.vectors
-    _make_slots(schedule, nest)
+    _reserve_spills(schedule, nest)
     code = RowCode(nest, schedule.passes, vectors)
     rows = tuple([a for a in range(analysis.kernel.parallel) if a != vectors.axis])
     copies = copies_of(analysis, vectors, schedule.options.copies)
@@ -414,11 +412,11 @@ def _across_rows(schedule: LoopSchedule, root: VectorScope) -> RowBody:
     return body
 
 
-def _tiled(schedule: LoopSchedule, root: VectorScope) -> RowBody:
+def _transposed_rows(schedule: LoopSchedule, root: VectorScope) -> RowBody:
     """Return the body for loads and stores along different axes."""
     analysis, nest, axis = schedule.analysis, root.nest, schedule.axis
-    assert schedule.crossing is not None
-    tiles = TransposeTiles(nest.f, schedule, schedule.crossing)
+    assert schedule.transposition is not None
+    tiles = TransposeTiles(nest.f, schedule, schedule.transposition)
     rows = tuple([a for a in range(analysis.kernel.parallel) if a not in (axis, tiles.other)])
     root.prepare(_first_targets(schedule))
 
@@ -471,7 +469,7 @@ def _first_targets(schedule: LoopSchedule) -> list[int]:
     return [*first.targets(schedule.analysis), *[kernel.stores[s].value for s in first.row_stores]]
 
 
-def _make_slots(schedule: LoopSchedule, nest: LoopNest) -> None:
+def _reserve_spills(schedule: LoopSchedule, nest: LoopNest) -> None:
     """Reserve room on the stack for what passes keep."""
     analysis, axis = schedule.analysis, schedule.axis
     lanes_are_elements = axis in analysis.reduction_axes
@@ -480,7 +478,7 @@ def _make_slots(schedule: LoopSchedule, nest: LoopNest) -> None:
     unit = 1 if lanes_are_elements else schedule.vectors.lanes
     for n in [n for row_pass in schedule.passes for n in row_pass.keeps]:
         memory = nest.f.alloca(f"[{analysis.kernel.nodes[n].dtype.itemsize} x i8]", analysis.size(analysis.reduction_axes) * unit)
-        nest.slots[n] = SpillSlot(memory, offset, unit)
+        nest.spills[n] = SpillSlot(memory, offset, unit)
 
 
 # Split reductions of long rows: one launch reduces chunks, another combines.
@@ -531,12 +529,11 @@ class SplitReduction:
         self.order = tuple(outer if self.lanes_are_elements else [*outer, schedule.axis])
         self.rows = self.analysis.size(self.order)
         rest = self.analysis.size(self.analysis.reduction_axes) // kernel.sizes[self.axis]
-        iteration_cost = schedule.iteration_cost * GRAIN / schedule.options.grain
         unit = schedule.vectors.lanes * schedule.vectors.unroll if self.axis == schedule.axis else 1
         if self.lanes_are_elements:
-            self.grid: Grid = grid(self.rows, kernel.sizes[self.axis], unit, iteration_cost * rest)
+            self.grid: Grid = grid(self.rows, kernel.sizes[self.axis], unit, schedule.iteration_cost * rest, schedule.options.grain)
         else:
-            self.grid = grid(1, kernel.sizes[self.axis], unit, iteration_cost * rest * self.rows)
+            self.grid = grid(1, kernel.sizes[self.axis], unit, schedule.iteration_cost * rest * self.rows, schedule.options.grain)
         self.row_number: Affine = row_major(tuple(map(along, self.order)), tuple([kernel.sizes[a] for a in self.order]))
         #: The offset in the workspace of every reduction's partial results.
         self.offsets: dict[int, int] = {}
@@ -579,7 +576,7 @@ class SplitReduction:
                 size = node.dtype.itemsize
                 index = f.times(chunk, self.rows * size)
                 position = f.at(memory, "i8", f.plus(index, i64(self.offsets[n])))
-                nest.slots[n] = SpillSlot(position, self.row_number, 1)
+                nest.spills[n] = SpillSlot(position, self.row_number, 1)
             if pays_to_stream(schedule):
                 self.stream_rows(code, root, start, stop)
             elif self.lanes_are_elements:
@@ -686,7 +683,7 @@ class SplitReduction:
         old = self.analysis.kernel
         numbers = self.later_stores
         targets, nodes = [old.stores[s].value for s in numbers], NodeBuilder(old)
-        needed = closure(old, targets, self.analysis.reduces)
+        needed = closure(old.nodes, targets, self.analysis.reduces)
         for k, (n, node) in enumerate(self.analysis.reduces.items()):
             if n in targets or any(n in operands(old.nodes[m]) for m in needed):
                 nodes.numbers[n] = nodes.add(replace(node, operand=nodes.add(self.chunk_result(node.dtype, len(old.inputs) + k))))
@@ -705,7 +702,7 @@ class SplitReduction:
 # Routines of kernels.
 
 
-def routine(kernel: Kernel, options: LoopOptions = PREFERRED) -> Routine | None:
+def routine(kernel: Kernel, options: LoopOptions = UNFORCED) -> Routine | None:
     """Return the routine of a kernel; None if it has unsupported operations or dtypes."""
     analysis = _analysis_of(kernel)
     if analysis is None:
@@ -724,19 +721,12 @@ def _with_short_rows(analysis: KernelAnalysis, options: LoopOptions) -> LoopSche
     These are written out if results are interleaved, or products of matrices. Each element of a row is then computed from all of them,
     which are read before any is stored, as a result may overwrite an operand.
     """
-    kernel = written_out(analysis.kernel) if options.written_out or options == PREFERRED else None
+    kernel = written_out(analysis.kernel) if options.written_out or options == UNFORCED else None
     short = None if kernel is None else _analysis_of(kernel)
     if short is None:
         return None
     schedule, is_product = schedule_of(short, options), contraction_of(analysis.kernel) is not None
     return schedule if schedule.interleaved or is_product else None
-
-
-def options_of(kernel: Kernel) -> Iterator[LoopOptions]:
-    """Yield the options that `routine` takes for a kernel."""
-    analysis = _analysis_of(kernel)
-    if analysis is not None:
-        yield from legal_options(analysis)
 
 
 def _analysis_of(kernel: Kernel) -> KernelAnalysis | None:
@@ -752,3 +742,10 @@ def _is_supported(analysis: KernelAnalysis) -> bool:
         if not supports(reduce.reduction.step, [analysis.kernel.nodes[reduce.operand].dtype] * 2, {}):
             return False
     return all(supports(a.op, tuple([analysis.kernel.nodes[i].dtype for i in a.operands]), dict(a.params)) for _, a in analysis.applies())
+
+
+def options_of(kernel: Kernel) -> Iterator[LoopOptions]:
+    """Yield the options that `routine` takes for a kernel, for tests."""
+    analysis = _analysis_of(kernel)
+    if analysis is not None:
+        yield from legal_options(analysis)

@@ -51,7 +51,7 @@ class Accumulator(BaseAccumulator[State]):
         """Return the state before the first element.
 
         The state of an index reduction is the best number, its position and, for floats, the position of the first NaN. Positions are those
-        of the first lane of the first of the interleaved vectors.
+        of the first lane of the first of the unrolled vectors.
         """
         first = constant(self.f, self.node.reduction.start(self.dtype), lanes).components
         if not self.node.is_index:
@@ -62,7 +62,7 @@ class Accumulator(BaseAccumulator[State]):
     def step(self, state: State, x: Number, where: Value | None, count: Value | None) -> State:
         """Emit the state after another vector, of which the first `count` lanes exist.
 
-        `where` is the position of the first of the vectors that are interleaved with it.
+        `where` is the position of the first of the vectors of its iteration.
         """
         if where is None:
             new = combine(self.f, self.node.reduction, Number(self.dtype, state), x).components
@@ -158,7 +158,7 @@ class Accumulator(BaseAccumulator[State]):
 # The passes over rows as loops.
 #
 # Either the lanes of a vector are neighbouring elements of one row, or they are the same element of neighbouring rows (*rows as
-# lanes*), of which several vectors may be interleaved. A kernel without inner axes has rows of one element.
+# lanes*), of which a loop may be unrolled. A kernel without inner axes has rows of one element.
 
 #: The block size of blocked summation, which bounds the rounding error of long sums.
 _BLOCK = 64
@@ -171,7 +171,7 @@ _SETTLED = {"reduce_or": True, "reduce_and": False}
 #: The most vectors of a row that stays in registers from pass to pass, for each 16 registers.
 _RESIDENT = 4
 
-#: The state of every reduction of a pass, for every interleaved vector.
+#: The state of every reduction of a pass, for every unrolled vector.
 States = list[list[State]]
 
 
@@ -202,7 +202,8 @@ class Vectors(NamedTuple):
     ) -> States:
         """Emit a walk along the axis.
 
-        `body` takes a segment, a position, how many lanes exist, and how many vectors to do from there on.
+        `body` takes a segment, a position, how many lanes exist, and how many vectors to do from there on. `begin` is a multiple of
+        ``lanes * unroll``, as that of every chunk of a `grid` is.
         """
         for segment in self.segments:
             low, high = begin, end
@@ -213,7 +214,7 @@ class Vectors(NamedTuple):
             wide = self.lanes * self.unroll
             rest = None if (n := f.known(size)) is None else n % wide
             if rest is None and len(self.segments) == 1:
-                # The last chunk leaves this much; the others, multiples of `wide`, leave nothing and skip the loop below.
+                # What the last chunk leaves; the others are multiples of `wide`, and skip the loop below.
                 rest = segment.end % wide
             middle = high if rest == 0 else f.plus(low, rounded_down(f, size, wide))
 
@@ -222,9 +223,8 @@ class Vectors(NamedTuple):
 
             if f.known(size) is None or f.known(f.minus(middle, low)):
                 carried = loop(low, middle, wide, carried, iteration)
-            if (
-                n is not None and rest is not None and rest >= self.lanes and any(carried)
-            ):  # into independent accumulators, which breaks the dependency chain
+            # Into independent accumulators, which breaks the dependency chain.
+            if n is not None and rest is not None and rest >= self.lanes and any(carried):
                 carried = body(segment, middle, None, rest // self.lanes, carried)
                 middle, rest = f.plus(middle, i64(rest // self.lanes * self.lanes)), rest % self.lanes
             if rest == 0:
@@ -406,7 +406,7 @@ class RowCode:
     def _step(
         self, row_pass: RowPass, accumulators: list[Accumulator], iteration: VectorScope, states: list[State], first: VectorScope
     ) -> list[State]:
-        """Emit the states after one of several interleaved vectors, the first in `first`."""
+        """Emit the states after one of the unrolled vectors, the first in `first`."""
         new = []
         for node, accumulator, state in zip(row_pass.reduces, accumulators, states, strict=True):
             x = iteration.spread(self.analysis.reduces[node].operand)

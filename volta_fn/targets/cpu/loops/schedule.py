@@ -1,7 +1,7 @@
 """Schedules of kernels: the axis and lanes of vectors, passes, and tasks.
 
-`schedule_of` makes the choices that are expected to be fastest. `LoopOptions` force other ones, and `legal_options` lists those that a
-kernel may have, so that tests run it in every way.
+`schedule_of` makes the choices that are expected to be fastest. `LoopOptions` force other ones, so that tests run a kernel in every way
+that it may have (`legal_options`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from volta_fn import dtypes
 from volta_fn.codegen import loops
-from volta_fn.codegen.loops import RowPass, crossing_loads
+from volta_fn.codegen.loops import RowPass, transposed_loads
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import ZERO, Affine
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, Node, Position, Reduce, operands, restricted
@@ -33,16 +33,16 @@ _BANDWIDTH = 8.0
 #: Bytes of the stack for the values that passes keep of a row, at most.
 _STACK = 1 << 16
 
-#: Nanoseconds per element from which on two interleaved vectors keep the processor busy.
+#: Above these nanoseconds per element, two vectors at a time keep the processor busy.
 _EXPENSIVE_NS = 0.4
 
-#: Nanoseconds per element from which on it costs time that vectors end with their segments.
+#: Above these nanoseconds per element, the vectors' axis is chosen by how well its segments fill vectors, too.
 _FILLED_NS = 0.15
 
 #: The most segments of an axis, times the operations of each: the code is repeated for every segment.
 _MOST_SEGMENT_OPERATIONS = 1 << 13
 
-#: The most nodes times vectors that are interleaved.
+#: The most nodes times vectors of an unrolled loop.
 _MOST_STATEMENTS = 120
 
 
@@ -73,14 +73,14 @@ class LoopOptions(NamedTuple):
     axis: int | None = None
     #: Whether vectors have one lane.
     scalar: bool = False
-    #: Vectors that are interleaved.
+    #: Vectors of an iteration, whose instructions alternate.
     unroll: int | None = None
     #: Whether passes keep what is expensive to compute again.
     keeping: bool | None = None
     #: Whether short rows stay in registers from pass to pass.
     resident: bool | None = None
-    #: Whether loads that cross the vectors' axis are transposed in tiles, and results of a short last axis interleaved.
-    tiles: bool | None = None
+    #: Whether loads that are contiguous along another axis are transposed in tiles, and the results of short last axes interleaved.
+    transpose: bool | None = None
     interleaved: bool | None = None
     #: Whether the C library copies what is a copy.
     copies: bool | None = None
@@ -95,7 +95,7 @@ class LoopOptions(NamedTuple):
     grain: float = GRAIN
 
 
-PREFERRED = LoopOptions()
+UNFORCED = LoopOptions()
 
 
 class Transposition(NamedTuple):
@@ -118,7 +118,7 @@ class LoopSchedule(NamedTuple):
     passes: list[RowPass]
     #: Nanoseconds for one iteration of all axes.
     iteration_cost: float
-    crossing: Transposition | None
+    transposition: Transposition | None
     #: The short axes along which results are interleaved.
     interleaved: tuple[int, ...]
     #: The tasks, if reductions are not split into two launches.
@@ -131,7 +131,7 @@ class LoopSchedule(NamedTuple):
         return self.vectors.axis
 
 
-def schedule_of(analysis: KernelAnalysis, options: LoopOptions = PREFERRED) -> LoopSchedule:
+def schedule_of(analysis: KernelAnalysis, options: LoopOptions = UNFORCED) -> LoopSchedule:
     """Return the schedule of a kernel that has axes."""
     axis = _vector_axis(analysis) if options.axis is None else options.axis
     if axis in analysis.parallel_axes and any(axis not in analysis.depends[n] for n in analysis.reduces):
@@ -146,40 +146,11 @@ def schedule_of(analysis: KernelAnalysis, options: LoopOptions = PREFERRED) -> L
     if slot_bytes * analysis.size(analysis.reduction_axes) * (1 if axis in analysis.reduction_axes else lanes) > _STACK:
         passes = row_passes(analysis, keeping=False)
     vectors = Vectors(axis, lanes, options.unroll or _unroll(analysis, axis, lanes, passes), segments)
-    transposition, iteration_cost = (
-        None if options.tiles is False else crossing(analysis, axis, lanes),
-        iteration_cost_of(analysis, vectors),
-    )
+    transposition = None if options.transpose is False else transposition_of(analysis, axis, lanes)
+    iteration_cost = iteration_cost_of(analysis, vectors)
     inner = interleaved_axes(analysis, axis, lanes) if transposition is None and options.interleaved is not False else ()
-    row_grid = _row_grid(analysis, vectors, transposition, inner, iteration_cost * GRAIN / options.grain)
+    row_grid = _row_grid(analysis, vectors, transposition, inner, iteration_cost, options.grain)
     return LoopSchedule(analysis, vectors, passes, iteration_cost, transposition, inner, row_grid, options)
-
-
-def legal_options(analysis: KernelAnalysis) -> Iterator[LoopOptions]:
-    """Yield options that force every choice both ways, for every axis of the vectors.
-
-    Several choices are forced together. Interleaved vectors of rows share the memory of the values that passes keep.
-    """
-    yield PREFERRED
-    yield LoopOptions(written_out=False)
-    yield LoopOptions(written_out=True, unroll=1, grain=1.0)
-    for axis in range(len(analysis.kernel.sizes)):
-        yield LoopOptions(axis)
-        schedule = schedule_of(analysis, LoopOptions(axis))
-        if schedule.vectors.lanes > 1:
-            yield LoopOptions(axis, scalar=True, grain=1.0)
-        most = 1 << max(0, (_MOST_STATEMENTS // len(analysis.kernel.nodes)).bit_length() - 1)  # a power of two
-        keeping = None if axis in analysis.reduction_axes else False
-        yield LoopOptions(axis, unroll=1, prefetch=True, keeping=False, interleaved=False)
-        yield LoopOptions(axis, unroll=min(2, most), keeping=keeping, tiles=False, copies=True, resident=False, grain=1.0)
-        yield LoopOptions(axis, unroll=min(4, most), keeping=keeping, tiles=False, interleaved=False, copies=False, grain=1.0)
-        yield LoopOptions(axis, unroll=min(8, most), keeping=keeping, prefetch=True, grain=1.0)
-        if can_split(schedule):
-            yield LoopOptions(axis, split=False)
-            yield LoopOptions(axis, split=True, wide=False, grain=1.0)
-            yield LoopOptions(axis, split=True, wide=can_be_wide(schedule), unroll=1)
-            if can_be_wide(schedule):
-                yield LoopOptions(axis, split=True, wide=True, scalar=True, grain=1.0)
 
 
 def can_split(schedule: LoopSchedule) -> bool:
@@ -197,26 +168,18 @@ def can_be_wide(schedule: LoopSchedule) -> bool:
 
 
 def _row_grid(
-    analysis: KernelAnalysis, vectors: Vectors, transposition: Transposition | None, inner: tuple[int, ...], iteration_cost: float
+    analysis: KernelAnalysis, vectors: Vectors, transposition: Transposition | None, inner: tuple[int, ...], cost: float, grain: float
 ) -> Grid:
     """Return the tasks: rows, vectors of rows, or strips of tiles."""
     sizes, axis = analysis.kernel.sizes, vectors.axis
     if axis in analysis.reduction_axes:
-        return grid(analysis.size(analysis.parallel_axes), 1, 1, iteration_cost * analysis.size(analysis.reduction_axes))
+        return grid(analysis.size(analysis.parallel_axes), 1, 1, cost * analysis.size(analysis.reduction_axes), grain)
     if transposition is not None:
-        return grid(
-            analysis.size(analysis.parallel_axes - {axis, transposition.axis}),
-            sizes[transposition.axis],
-            BLOCK,
-            iteration_cost * sizes[axis],
-        )
+        rows = analysis.size(analysis.parallel_axes - {axis, transposition.axis})
+        return grid(rows, sizes[transposition.axis], BLOCK, cost * sizes[axis], grain)
     together = frozenset(inner) or analysis.reduction_axes
-    return grid(
-        analysis.size(analysis.parallel_axes - together - {axis}),
-        sizes[axis],
-        vectors.lanes * vectors.unroll,
-        iteration_cost * analysis.size(together),
-    )
+    rows = analysis.size(analysis.parallel_axes - together - {axis})
+    return grid(rows, sizes[axis], vectors.lanes * vectors.unroll, cost * analysis.size(together), grain)
 
 
 def vector_lanes_of(analysis: KernelAnalysis) -> int:
@@ -324,12 +287,12 @@ def iteration_cost_of(analysis: KernelAnalysis, vectors: Vectors) -> float:
     return computing_cost(analysis) + moved / iterations / _BANDWIDTH + 0.02
 
 
-def grid(count: int, size: int, unit: int, iteration_cost: float) -> Grid:
+def grid(count: int, size: int, unit: int, iteration_cost: float, grain: float) -> Grid:
     """Return tasks over `count` rows of `size` iterations, given the cost of one.
 
-    Chunks are multiples of `unit`.
+    A task takes `grain` nanoseconds. Chunks are multiples of `unit`.
     """
-    iterations = max(1.0, GRAIN / iteration_cost)
+    iterations = max(1.0, grain / iteration_cost)
     if size <= 1.5 * iterations or size <= unit:
         return Grid(count, max(1, min(count, int(iterations / size))), size, size)
     return Grid(count, 1, size, max(unit, int(iterations) // unit * unit))
@@ -370,11 +333,11 @@ BLOCK = 64
 _MOST_AREAS = 8
 
 
-def crossing(analysis: KernelAnalysis, axis: int, lanes: int) -> Transposition | None:
-    """Return the loads that cross the vectors' axis; None if tiles do not help."""
+def transposition_of(analysis: KernelAnalysis, axis: int, lanes: int) -> Transposition | None:
+    """Return the loads to transpose for vectors along an axis, or None."""
     if analysis.reduction_axes or lanes < 4 or analysis.kernel.sizes[axis] < lanes:
         return None
-    candidate = crossing_loads(analysis, axis, lanes, backward=False)
+    candidate = transposed_loads(analysis, axis, lanes, backward=False)
     if candidate is None:
         return None
     along, across = segments_of(analysis, axis), segments_of(analysis, candidate[0])
@@ -385,7 +348,7 @@ def crossing(analysis: KernelAnalysis, axis: int, lanes: int) -> Transposition |
 
 # The values that a pass over a row keeps for later passes, by their costs.
 
-#: Nanoseconds per element of recomputation from which on a value is kept instead.
+#: A value whose recomputation takes more nanoseconds per element is kept instead.
 _KEPT = 0.15
 
 
@@ -393,29 +356,32 @@ def row_passes(analysis: KernelAnalysis, keeping: bool) -> list[RowPass]:
     """Return the passes; if `keeping`, they keep what is expensive to compute again."""
     result = loops.row_passes(analysis)
     if keeping:
-        # Have passes keep what is expensive and needed again.
-        computed: dict[int, int] = {}
+        first_pass: dict[int, int] = {}
         for k, row_pass in enumerate(result):
-            for n in _closure(analysis, row_pass, computed, result):
-                computed.setdefault(n, k)
+            for n in _keep_expensive(analysis, row_pass, first_pass, result):
+                first_pass.setdefault(n, k)
     return result
 
 
-def _closure(analysis: KernelAnalysis, row_pass: RowPass, computed: dict[int, int], passes: list[RowPass]) -> set[int]:
-    closure: set[int] = set()
+def _keep_expensive(analysis: KernelAnalysis, row_pass: RowPass, first_pass: dict[int, int], passes: list[RowPass]) -> set[int]:
+    """Return the nodes that a pass computes per element.
+
+    Those that an earlier pass computes first, and that are expensive to compute again, are added to what that pass keeps.
+    """
+    computed: set[int] = set()
     waiting = row_pass.targets(analysis)
     while waiting:
         n = waiting.pop()
         node = analysis.kernel.nodes[n]
-        if n in closure or isinstance(node, Reduce) or not analysis.depends[n] & analysis.reduction_axes:
+        if n in computed or isinstance(node, Reduce) or not analysis.depends[n] & analysis.reduction_axes:
             continue
-        closure.add(n)
-        if n in computed and cost_of(analysis, [n]) > _KEPT:
-            if n not in passes[computed[n]].keeps:
-                passes[computed[n]].keeps.append(n)
+        computed.add(n)
+        if n in first_pass and cost_of(analysis, [n]) > _KEPT:
+            if n not in passes[first_pass[n]].keeps:
+                passes[first_pass[n]].keeps.append(n)
             continue
         waiting += operands(node)
-    return closure
+    return computed
 
 
 def computing_cost(analysis: KernelAnalysis) -> float:
@@ -499,3 +465,33 @@ def _at(node: Node, element: Mapping[int, Affine]) -> Node:
     if isinstance(node, Load):
         return replace(node, index=tuple([affine.replaced(element) for affine in node.index]))
     return replace(node, value=node.value.replaced(element)) if isinstance(node, Position) else node
+
+
+# For tests: kernels under every schedule that they may have.
+
+
+def legal_options(analysis: KernelAnalysis) -> Iterator[LoopOptions]:
+    """Yield options that force every choice both ways, for every axis of the vectors.
+
+    Several choices are forced together. Unrolled vectors of rows share the memory of the values that passes keep.
+    """
+    yield UNFORCED
+    yield LoopOptions(written_out=False)
+    yield LoopOptions(written_out=True, unroll=1, grain=1.0)
+    for axis in range(len(analysis.kernel.sizes)):
+        yield LoopOptions(axis)
+        schedule = schedule_of(analysis, LoopOptions(axis))
+        if schedule.vectors.lanes > 1:
+            yield LoopOptions(axis, scalar=True, grain=1.0)
+        most = 1 << max(0, (_MOST_STATEMENTS // len(analysis.kernel.nodes)).bit_length() - 1)  # a power of two
+        keeping = None if axis in analysis.reduction_axes else False
+        yield LoopOptions(axis, unroll=1, prefetch=True, keeping=False, interleaved=False)
+        yield LoopOptions(axis, unroll=min(2, most), keeping=keeping, transpose=False, copies=True, resident=False, grain=1.0)
+        yield LoopOptions(axis, unroll=min(4, most), keeping=keeping, transpose=False, interleaved=False, copies=False, grain=1.0)
+        yield LoopOptions(axis, unroll=min(8, most), keeping=keeping, prefetch=True, grain=1.0)
+        if can_split(schedule):
+            yield LoopOptions(axis, split=False)
+            yield LoopOptions(axis, split=True, wide=False, grain=1.0)
+            yield LoopOptions(axis, split=True, wide=can_be_wide(schedule), unroll=1)
+            if can_be_wide(schedule):
+                yield LoopOptions(axis, split=True, wide=True, scalar=True, grain=1.0)

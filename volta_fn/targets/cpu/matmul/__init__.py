@@ -16,12 +16,17 @@ from volta_fn.compiler.ir.index import row_major
 from volta_fn.compiler.ir.kernel import Apply, Kernel
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
-from volta_fn.targets.cpu.matmul.blocking import CHOSEN, BlockingOptions
+from volta_fn.targets.cpu.matmul.blocking import BlockingOptions
 from volta_fn.targets.cpu.matmul.epilogues import FusedEpilogue, StoreStrided, StoreSums
 from volta_fn.targets.cpu.matmul.gemm import Gemm, gemm_options
-from volta_fn.targets.cpu.matmul.gemv import DotProducts, ScaledRows, can_scale_rows, is_possible
-from volta_fn.targets.cpu.matmul.gemv import suits_dot_products as few_rows
-from volta_fn.targets.cpu.matmul.gemv import suits_scaled_rows as scaled_rows
+from volta_fn.targets.cpu.matmul.gemv import (
+    DotProducts,
+    ScaledRows,
+    can_scale_rows,
+    can_use_dot_products,
+    suits_dot_products,
+    suits_scaled_rows,
+)
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, grouped_type, is_itself, readable, rounds_to
 from volta_fn.targets.cpu.routine import Routine
 
@@ -45,20 +50,20 @@ def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routi
     if work is None or not all(readable(d) for d in (lhs.dtype, rhs.dtype, dtype)):
         return None
     problem = problem_of(lhs.shape, rhs.shape, params["dimension_numbers"], (lhs.dtype, rhs.dtype, dtype))
-    if few_rows(problem):
+    if suits_dot_products(problem):
         store = StoreSums(work, dtype, (problem.m, problem.n), 2)
         return DotProducts(grouped_type(problem) or work, problem, store, 3, "product").routine()
     operands = 0, 1
     if problem.n == 1:  # a matrix times a column is a row times the transpose, without moving memory
         problem, operands = problem.swapped(), (1, 0)
     store = StoreSums(work, dtype, (problem.m, problem.n), 2)
-    if scaled_rows(problem):
+    if suits_scaled_rows(problem):
         return ScaledRows(grouped_type(problem) or work, problem, store, 3, "product", operands).routine()
     return Gemm(grouped_type(problem) or work, problem, operands, store, 3, "product").routine()
 
 
-def computes_product(kernel: Kernel) -> bool:
-    """Return True if a product is best done here, reading operands as the kernel does."""
+def has_product_routine(kernel: Kernel) -> bool:
+    """Return True if a routine reads the operands of a product as the kernel does."""
     product = contraction_of(kernel)
     if product is None:
         return False
@@ -101,7 +106,7 @@ def _has_tiny_matrices(product: Contraction) -> bool:
     if work is None or problem.batch == 1 or size > _TINY:
         return False
     by_columns = problem.rhs.outer.stride == 1 and problem.k <= _FEW_TERMS
-    return size <= _WRITTEN_OUT or (by_columns and _strided_epilogue(work, product) is None)
+    return size <= _WRITTEN_OUT or (by_columns and _store_only_epilogue(work, product) is None)
 
 
 def _has_code(problem: Problem) -> bool:
@@ -130,54 +135,35 @@ class ProductOptions(NamedTuple):
     splits: int | None = None
     #: Whether scaled rows are summed without packing.
     rows: bool | None = None
-    blocking: BlockingOptions = CHOSEN
+    blocking: BlockingOptions = BlockingOptions()
 
 
-CHOSEN_ROUTINE = ProductOptions()
+UNFORCED = ProductOptions()
 
 
-def contraction(kernel: Kernel, options: ProductOptions = CHOSEN_ROUTINE) -> Routine | None:
+def contraction(kernel: Kernel, options: ProductOptions = UNFORCED) -> Routine | None:
     """Generate the routine of a contraction; None for other kernels."""
     product = contraction_of(kernel)
-    if product is None or not computes_product(kernel):
+    if product is None or not has_product_routine(kernel):
         return None
     product = product.oriented(options.swapped)
     problem = product.problem()
     work = compute_type(problem.dtype)
     assert work is not None
-    if options.swapped is None and not scaled_rows(problem) and scaled_rows(problem.swapped()) and not few_rows(problem):
+    is_direct = suits_scaled_rows(problem) or suits_dot_products(problem)
+    if options.swapped is None and not is_direct and suits_scaled_rows(problem.swapped()):
         product, problem = product.swapped(), problem.swapped()
     operands, buffers = (product.lhs.input, product.rhs.input), len(kernel.inputs) + len(kernel.stores)
-    epilogue = (None if options.fused else _strided_epilogue(work, product)) or FusedEpilogue(work, product)
+    epilogue = (None if options.fused else _store_only_epilogue(work, product)) or FusedEpilogue(work, product)
     grouped = grouped_type(problem) or work
-    if few_rows(problem) if options.dots is None else options.dots:
+    if suits_dot_products(problem) if options.dots is None else options.dots:
         return DotProducts(grouped, problem, epilogue, buffers, "product", operands, options.splits).routine()
-    if scaled_rows(problem) if options.rows is None else options.rows:
+    if suits_scaled_rows(problem) if options.rows is None else options.rows:
         return ScaledRows(grouped, problem, epilogue, buffers, "product", operands, options.splits).routine()
     return Gemm(grouped, problem, operands, epilogue, buffers, "product", options.blocking).routine()
 
 
-def contraction_options(kernel: Kernel) -> Iterator[ProductOptions]:
-    """Yield the options that `contraction` takes for a kernel."""
-    product = contraction_of(kernel)
-    if product is None or not computes_product(kernel):
-        return
-    yield CHOSEN_ROUTINE
-    for swapped in (False, True):
-        problem = (product.swapped() if swapped else product).problem()
-        work = compute_type(problem.dtype)
-        assert work is not None
-        if is_possible(problem):
-            yield from [ProductOptions(swapped, splits == 2, True, splits) for splits in ((1, 2) if problem.k > _LEAST_SPLIT else (1,))]
-        if can_scale_rows(problem):
-            yield from [ProductOptions(swapped, splits == 2, False, splits, True) for splits in ((1, 2) if problem.k > 1 else (1,))]
-        for number, blocking in enumerate(gemm_options(grouped_type(problem) or work, problem)):
-            yield ProductOptions(swapped, None, False, None, False, blocking)
-            if number % 3 == int(swapped):
-                yield ProductOptions(swapped, True, False, None, False, blocking)
-
-
-def _strided_epilogue(work: ComputeType, product: Contraction) -> StoreStrided | None:
+def _store_only_epilogue(work: ComputeType, product: Contraction) -> StoreStrided | None:
     """Return the epilogue that only stores the sums; None if there is more to do."""
     kernel, number = product.kernel, product.kernel.stores[0].value
     value, total = kernel.nodes[number], kernel.nodes[product.total]
@@ -199,3 +185,23 @@ def _strided_epilogue(work: ComputeType, product: Contraction) -> StoreStrided |
 
 #: Makers of routines by the name of the primitive.
 ROUTINES = {"dot_general": dot_general}
+
+
+def contraction_options(kernel: Kernel) -> Iterator[ProductOptions]:
+    """Yield the options that `contraction` takes for a kernel, for tests."""
+    product = contraction_of(kernel)
+    if product is None or not has_product_routine(kernel):
+        return
+    yield UNFORCED
+    for swapped in (False, True):
+        problem = (product.swapped() if swapped else product).problem()
+        work = compute_type(problem.dtype)
+        assert work is not None
+        if can_use_dot_products(problem):
+            yield from [ProductOptions(swapped, splits == 2, True, splits) for splits in ((1, 2) if problem.k > _LEAST_SPLIT else (1,))]
+        if can_scale_rows(problem):
+            yield from [ProductOptions(swapped, splits == 2, False, splits, True) for splits in ((1, 2) if problem.k > 1 else (1,))]
+        for number, blocking in enumerate(gemm_options(grouped_type(problem) or work, problem)):
+            yield ProductOptions(swapped, None, False, None, False, blocking)
+            if number % 3 == int(swapped):
+                yield ProductOptions(swapped, True, False, None, False, blocking)

@@ -1,7 +1,4 @@
-"""Blocking of a product: register tiles, cache blocks, and tasks for the threads.
-
-Register tiles, cache blocks, tasks for the threads, and the loops and indices of these in generated code.
-"""
+"""Blocking of a product (register tiles, cache blocks, tasks), and loops over it."""
 
 from __future__ import annotations
 
@@ -20,16 +17,16 @@ _UNBLOCKED_DEPTH = 384  # most k that are not cut into blocks
 _BLOCK_BYTES = 600 << 10  # most bytes of B in a task, which goes over it repeatedly: most of a level-2 cache
 _STACK_BYTES = 60 << 10  # most bytes of packed blocks on the stack
 _TASK_STEPS = 10_000  # least multiplications of vectors in a task, some 2 µs
-_SPLIT_STEPS = 40_000  # and in a split of long sums, which have to be added
+_SPLIT_STEPS = 40_000  # least multiplications of vectors in a split of a long sum, as the sums of splits have to be added
 _TASKS = 16  # least tasks, so that every thread has its share
 _MOST_TASKS = 64  # most tasks, so that threads finish together though some are slower
 _PANELS = 4  # least panels of rows in a task, as it reads a block of B for them
 _FEW = 20  # most panels of A for which tasks pack their columns of B themselves
 _NEAR_BYTES = 300 << 10  # bytes of A for which tasks have few columns of B: fits a level-2 cache
 _GROUP = 8  # most panels of A that are packed together where A is contiguous along m
-_GROUP_BYTES = 32 << 10  # most bytes of these
-_LARGE, _LARGE_GROUP_BYTES = 256 << 20, 128 << 10  # bytes of A from which on they may have more, and how many
-_APART = 1024  # least bytes between the k of A, where panels have few numbers of a cache line, for which it is packed ahead
+_GROUP_BYTES = 32 << 10  # most bytes of panels that are packed together
+_LARGE, _LARGE_GROUP_BYTES = 256 << 20, 128 << 10  # bytes of a large A, whose panels may have these bytes together
+_APART = 1024  # A is packed ahead if consecutive k are at least this many bytes apart, and panels have few numbers of a cache line
 _SET = 2048  # rows so many bytes apart, or a multiple, fall into two sets of a level-1 cache; twice as many, into one
 
 
@@ -122,7 +119,7 @@ class BlockingOptions(NamedTuple):
     strips: bool | None = None
 
 
-CHOSEN = BlockingOptions()
+UNFORCED = BlockingOptions()
 
 
 def choose_blocking(
@@ -133,7 +130,7 @@ def choose_blocking(
     *,
     transposed: bool = False,
     rows_apart: int = 0,
-    options: BlockingOptions = CHOSEN,
+    options: BlockingOptions = UNFORCED,
 ) -> Blocking:
     """Choose the blocking for ``(batch, m, n, k)``.
 
@@ -168,37 +165,6 @@ def choose_blocking(
         depth=depth, blocks=blocks, splits=splits, split_blocks=split_blocks, row_tasks=row_tasks, column_tasks=column_tasks,
         pack_rows=pack_rows, pack_columns=pack_columns, row_group=group, initial=int(work.biased),
     )  # fmt: skip
-
-
-def legal_blockings(
-    work: ComputeType,
-    sizes: tuple[int, int, int, int],
-    lhs: tuple[int, int] | None,
-    rhs: tuple[int, int] | None,
-    *,
-    transposed: bool,
-    rows_apart: int,
-) -> Iterator[BlockingOptions]:
-    """Yield options that differ from what is chosen.
-
-    The arguments are those of `choose_blocking`.
-    """
-    blocking = choose_blocking(work, sizes, lhs, rhs, transposed=transposed, rows_apart=rows_apart)
-    can_be_ahead = rows_apart or (transposed and lhs is not None)
-    packings = [Packing.TASK, *([] if lhs is None else [Packing.NONE]), *([Packing.AHEAD] if can_be_ahead else [])]
-    columns = [Packing.TASK, Packing.AHEAD, *([] if rhs is None or rhs[0] > 1 else [Packing.NONE])]
-    yield CHOSEN
-    yield BlockingOptions(many_tasks=True)
-    yield BlockingOptions(strips=False)
-    yield from [BlockingOptions(pack_rows=rows, pack_columns=packing) for rows in packings for packing in columns]
-    tiles = [(1, 1), (4, 1), *[(rows, wide) for wide, rows in tile_shapes().items()]]
-    yield from [BlockingOptions(tile=(rows, min(wide, -(-blocking.n // work.lanes))), many_tasks=wide % 2 == 0) for rows, wide in tiles]
-    for depth in [d for d in (8, 24) if d < blocking.k]:
-        blocks = -(-blocking.k // depth)
-        yield from [BlockingOptions(tile=(4, 1), depth=depth, splits=splits) for splits in dict.fromkeys([1, 2, min(blocks, 5)])]
-        yield from [
-            BlockingOptions(tile=(3, 2), depth=depth, splits=1, pack_rows=rows, pack_columns=p) for rows in packings for p in columns
-        ]
 
 
 def unpacked_blocking(batch: int, m: int, n: int, k: int, *, splits: int, width: int) -> Blocking:
@@ -338,3 +304,37 @@ def range_of(f: Function, number: Value, count: int, total: int) -> tuple[Value,
         return start, f.binary("add", start, i64(total // count))
     start, end = [f.binary("udiv", f.binary("mul", n, i64(total)), i64(count)) for n in (number, f.binary("add", number, i64(1)))]
     return start, end
+
+
+# For tests: products under every blocking that they may have.
+
+
+def legal_blockings(
+    work: ComputeType,
+    sizes: tuple[int, int, int, int],
+    lhs: tuple[int, int] | None,
+    rhs: tuple[int, int] | None,
+    *,
+    transposed: bool,
+    rows_apart: int,
+) -> Iterator[BlockingOptions]:
+    """Yield options that differ from what is chosen.
+
+    The arguments are those of `choose_blocking`.
+    """
+    blocking = choose_blocking(work, sizes, lhs, rhs, transposed=transposed, rows_apart=rows_apart)
+    can_be_ahead = rows_apart or (transposed and lhs is not None)
+    packings = [Packing.TASK, *([] if lhs is None else [Packing.NONE]), *([Packing.AHEAD] if can_be_ahead else [])]
+    columns = [Packing.TASK, Packing.AHEAD, *([] if rhs is None or rhs[0] > 1 else [Packing.NONE])]
+    yield UNFORCED
+    yield BlockingOptions(many_tasks=True)
+    yield BlockingOptions(strips=False)
+    yield from [BlockingOptions(pack_rows=rows, pack_columns=packing) for rows in packings for packing in columns]
+    tiles = [(1, 1), (4, 1), *[(rows, wide) for wide, rows in tile_shapes().items()]]
+    yield from [BlockingOptions(tile=(rows, min(wide, -(-blocking.n // work.lanes))), many_tasks=wide % 2 == 0) for rows, wide in tiles]
+    for depth in [d for d in (8, 24) if d < blocking.k]:
+        blocks = -(-blocking.k // depth)
+        yield from [BlockingOptions(tile=(4, 1), depth=depth, splits=splits) for splits in dict.fromkeys([1, 2, min(blocks, 5)])]
+        yield from [
+            BlockingOptions(tile=(3, 2), depth=depth, splits=1, pack_rows=rows, pack_columns=p) for rows in packings for p in columns
+        ]

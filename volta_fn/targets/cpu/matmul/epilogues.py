@@ -27,7 +27,7 @@ class Epilogue(Protocol):
     """The end of a product."""
 
     #: The number of a buffer ``[stack, m, n]`` of the compute type that can hold incomplete sums; None if there is none.
-    holds_sums: int | None
+    sums_buffer: int | None
 
     def write(self, f: Function, tile: ResultTile) -> None:
         """Emit the epilogue of a tile's sums."""
@@ -40,7 +40,7 @@ class StoreSums:
         self.dtype, self.sizes, self.buffer = dtype, sizes, buffer
         #: Whether the sums need no conversion.
         self.direct = is_itself(work, dtype)
-        self.holds_sums = buffer if self.direct else None
+        self.sums_buffer = buffer if self.direct else None
 
     def address(self, f: Function, tile: ResultTile) -> TileAddress:
         """Emit where a tile's sums belong, if they are direct."""
@@ -71,7 +71,7 @@ class StoreStrided:
     def __init__(self, work: ComputeType, dtype: np.dtype, stack: Walk, rows: Walk, columns: int, buffer: int) -> None:
         self.dtype, self.stack, self.rows, self.buffer = dtype, stack, rows, buffer
         in_order = rows.stride == columns and stack.stride in (0, columns * rows.size)
-        self.holds_sums = buffer if is_itself(work, dtype) and in_order else None
+        self.sums_buffer = buffer if is_itself(work, dtype) and in_order else None
         #: Whether the sums need no conversion, and rows have one stride.
         self.direct = is_itself(work, dtype) and rows.stride is not None
 
@@ -208,7 +208,7 @@ class FusedEpilogue:
     def __init__(self, work: ComputeType, contraction: Contraction) -> None:
         self.work, self.contraction = work, contraction
         self.dtype = contraction.kernel.nodes[contraction.total].dtype
-        self.holds_sums = self._holder()
+        self.sums_buffer = self._holder()
 
     def _holder(self) -> int | None:
         """Return an output that has the sums' type and order.

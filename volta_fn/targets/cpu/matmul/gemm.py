@@ -15,7 +15,7 @@ from typing import NamedTuple
 from volta_fn.compiler.contractions import Problem, contiguous_strides
 from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least
 from volta_fn.targets.cpu.matmul.blocking import (
-    CHOSEN,
+    UNFORCED,
     BlockingOptions,
     Packing,
     choose_blocking,
@@ -36,19 +36,11 @@ from volta_fn.targets.cpu.matmul.epilogues import (
 )
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, write_corrections
 from volta_fn.targets.cpu.matmul.packing import PackTasks, RowPacking, Span, StridedOperand, column_sections, pack_panels, row_sections
-from volta_fn.targets.cpu.routine import Launch, Routine, buffer_pointer, entry_point
+from volta_fn.targets.cpu.routine import Launch, Routine, buffer_pointer, empty_routine, entry_point
 
 _GROUP = 8  # panels that are packed together
 _ELEMENT = 0.1  # nanoseconds that packing a number takes
 _STEP = 0.2  # nanoseconds that a multiplication of vectors takes
-
-
-def gemm_options(work: ComputeType, problem: Problem) -> Iterator[BlockingOptions]:
-    """Yield the options that `Gemm` takes for a problem."""
-    lhs, rhs = [StridedOperand(work.packed(side), operand, 0) for side, operand in enumerate(problem.operands)]
-    sizes = problem.batch, problem.m, problem.n, -(-problem.k // work.group)
-    transposed, apart = lhs.chunk is not None, lhs.rows_apart()
-    yield from legal_blockings(work, sizes, lhs.in_place(), _columns_in_place(work, rhs), transposed=transposed, rows_apart=apart)
 
 
 def _columns_in_place(work: ComputeType, rhs: StridedOperand) -> tuple[int, int] | None:
@@ -82,7 +74,7 @@ class Gemm:
         epilogue: Epilogue,
         buffers: int,
         name: str,
-        options: BlockingOptions = CHOSEN,
+        options: BlockingOptions = UNFORCED,
     ) -> None:
         """Take a problem whose operands are these buffers."""
         lhs, rhs = [StridedOperand(work.packed(side), problem.operands[side], buffer) for side, buffer in enumerate(operands)]
@@ -113,7 +105,7 @@ class Gemm:
         panel_steps = (blocking.rows + 1) * (blocking.width // self.work.lanes) * blocking.k
         steps = blocking.batch * blocking.row_panels * blocking.column_panels * panel_steps
         if not blocking.batch * blocking.m * blocking.n:
-            return Routine("", (), 0)
+            return empty_routine()
         if Packing.AHEAD in (blocking.pack_rows, blocking.pack_columns):
             launches.append(self._write_packing())
         self._write_multiplying()
@@ -147,8 +139,8 @@ class Gemm:
         size = blocking.batch * blocking.m * blocking.n * self.work.itemsize
         if blocking.splits > 1:
             return PartialSums(self.workspace_buffer, self._reserve(size * blocking.splits), blocking)
-        if self.epilogue.holds_sums is not None:
-            return PartialSums(self.epilogue.holds_sums, 0, blocking)
+        if self.epilogue.sums_buffer is not None:
+            return PartialSums(self.epilogue.sums_buffer, 0, blocking)
         return PartialSums(self.workspace_buffer, self._reserve(size) if blocking.blocks > 1 else 0, blocking)
 
     def _workspace_at(self, f: Function, buffers: Value, offset: int) -> Value:
@@ -458,3 +450,11 @@ class _Scratch(NamedTuple):
     columns: Value
     rows: Value
     strip: Value
+
+
+def gemm_options(work: ComputeType, problem: Problem) -> Iterator[BlockingOptions]:
+    """Yield the options that `Gemm` takes for a problem, for tests."""
+    lhs, rhs = [StridedOperand(work.packed(side), operand, 0) for side, operand in enumerate(problem.operands)]
+    sizes = problem.batch, problem.m, problem.n, -(-problem.k // work.group)
+    transposed, apart = lhs.chunk is not None, lhs.rows_apart()
+    yield from legal_blockings(work, sizes, lhs.in_place(), _columns_in_place(work, rhs), transposed=transposed, rows_apart=apart)

@@ -57,10 +57,10 @@ _COLLIDING = 2048  # bytes between rows, or a multiple, that leave so many no ro
 
 def suits_dot_products(problem: Problem) -> bool:
     """Return True if dot products compute a product fastest."""
-    return is_possible(problem) and problem.k >= _SHORT
+    return can_use_dot_products(problem) and problem.k >= _SHORT
 
 
-def is_possible(problem: Problem) -> bool:
+def can_use_dot_products(problem: Problem) -> bool:
     """Return True if dot products can compute a product."""
     lhs, rhs = problem.lhs.inner.stride, problem.rhs.inner.stride
     return lhs == rhs == 1 and min(problem.m, problem.n) <= _FEW and problem.batch * problem.m * problem.n * problem.k > 0

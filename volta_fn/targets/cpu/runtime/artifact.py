@@ -47,6 +47,7 @@ class CompiledLaunch(NamedTuple):
     tasks: int
     cost: float
     restores: bool
+    is_copy: bool
 
 
 class Compiled(NamedTuple):
@@ -168,13 +169,13 @@ def key_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Key | None:
     return None if fingerprint is None else Key(name_of(f"{kind} {fingerprint.text}"), tuple(map(host_buffer, fingerprint.constants)))
 
 
-def write_entry(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]]) -> None:
+def write_program(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]]) -> None:
     """Write a program and its routines' objects, if that is possible.
 
     `launches` are pairs of a routine's entry and a symbol.
     """
-    entries = list(dict.fromkeys([entry for entry, _ in launches]))
-    routines = [read_compiled(entry) for entry in entries]
+    # The process has the routines loaded, but no longer their objects, which are on disk, unless another process has removed them.
+    routines = [read_compiled(name) for name in dict.fromkeys([entry for entry, _ in launches])]
     shared = dict.fromkeys([name for routine in routines if routine is not None for name in routine.shared])
     compiled = [*routines, *[read_compiled(name) for name in shared]]
     codes = [item.code for item in compiled if item is not None]
@@ -199,7 +200,7 @@ def write_entry(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]
         write(key.name, header, [*contents.parts, *codes])
 
 
-def read_entry(key: Key) -> CachedProgram | None:
+def read_program(key: Key) -> CachedProgram | None:
     """Return a program from the disk, loaded, or None."""
 
     def parse(header: Any, content: bytes) -> tuple[Artifact, list[bytes], list[str]]:

@@ -34,18 +34,15 @@ from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objec
 from volta_fn.runtime.llvm.text import Function, Module, SharedFunction, Value, i64
 from volta_fn.runtime.system import nanoseconds
 from volta_fn.runtime.threads import compile_uninterrupted, on_own_thread, run_together, thread_count
-from volta_fn.targets.cpu.library import COPY
-from volta_fn.targets.cpu.routine import routine_of
+from volta_fn.targets.cpu.routine import WORTH_SHARING, routine_of
 from volta_fn.targets.cpu.runtime import artifact
 from volta_fn.targets.cpu.runtime.artifact import Artifact, layout_of
-from volta_fn.targets.cpu.runtime.executor import MOST_ARRAYS, Mode, Op, support_code_of_process
+from volta_fn.targets.cpu.runtime.executor import Mode, Op, support_code_of_process
 from volta_fn.targets.cpu.runtime.program import HostCall, Program, equation_call, kernel_call
-from volta_fn.targets.cpu.target import TARGET
+from volta_fn.targets.cpu.target import TARGET, excess_of_arrays
 
 # The routines of the process: compiled, loaded by their keys, and cached on disk.
 
-#: A launch that costs fewer nanoseconds is run by one thread: waking another takes about as long.
-_WORTH_SHARING = 20_000.0
 #: Routines that are kept for other programs.
 _MOST_RECENT = 512
 
@@ -61,6 +58,7 @@ class LoadedLaunch(NamedTuple):
     entry: str
     #: The code that holds the address.
     code: LoadedCode
+    is_copy: bool = False
 
 
 class LoadedRoutine(NamedTuple):
@@ -73,8 +71,7 @@ class LoadedRoutine(NamedTuple):
 
     def without_copies(self) -> LoadedRoutine:
         """Return the routine without launches that copy its operand to another place."""
-        copies = [launch.symbol.endswith(f"{COPY}_{launch.entry}") for launch in self.launches]
-        return self._replace(launches=tuple([launch for launch, is_copy in zip(self.launches, copies, strict=True) if not is_copy]))
+        return self._replace(launches=tuple([launch for launch in self.launches if not launch.is_copy]))
 
 
 #: What `CodeCache` keeps for keys without a routine.
@@ -168,7 +165,9 @@ class CodeCache:
                 if routine is None:
                     return None
                 suffix = f"_{name}"  # so that the routines of a program can be loaded together
-                launches = tuple([artifact.CompiledLaunch(p.symbol + suffix, p.tasks, p.cost, p.restores) for p in routine.launches])
+                launches = tuple(
+                    [artifact.CompiledLaunch(p.symbol + suffix, p.tasks, p.cost, p.restores, p.is_copy) for p in routine.launches]
+                )
                 shared = tuple([self._shared.compile(function) for function in routine.shared])
                 compiled = artifact.Compiled(compile_object(routine.text, suffix), launches, routine.workspace, shared)
             except CompilerError as error:
@@ -193,10 +192,10 @@ def _loaded_routine(entry: str, compiled: artifact.Compiled, addresses: Mapping[
     for number, launch in enumerate(compiled.launches):
         following = compiled.launches[number + 1 : number + 2]
         # A handler that raised must not end the program between a launch that changes something and the next one, which restores it.
-        long = launch.cost > _WORTH_SHARING
+        long = launch.cost > WORTH_SHARING
         polls = (long or launch.restores) and not any(f.restores for f in following)
         mode = (Mode.SHARED if long and launch.tasks > 1 else Mode(0)) | (Mode.POLLS if polls else Mode(0))
-        launches.append(LoadedLaunch(addresses[launch.symbol], launch.tasks, mode, launch.symbol, entry, code))
+        launches.append(LoadedLaunch(addresses[launch.symbol], launch.tasks, mode, launch.symbol, entry, code, launch.is_copy))
     return LoadedRoutine(tuple(launches), compiled.workspace, sum(launch.cost for launch in compiled.launches))
 
 
@@ -225,7 +224,7 @@ class CommandWriter(ProgramWriter):
 
     def __init__(self, loaded: Mapping[Any, LoadedRoutine | None], control_flow: Mapping[Primitive, ControlFlow]) -> None:
         super().__init__()
-        #: Which arguments are donated; of others it is not known.
+        #: Which arguments are donated: flags of the first ones; others, of which it is not known, count as donated.
         self.donated: Sequence[bool] = ()
         self.loaded = loaded
         self.control_flow = control_flow
@@ -262,7 +261,7 @@ class CommandWriter(ProgramWriter):
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
         loaded = None if item.key is None else self.loaded[item.key.key]
-        if loaded is not None and len(operands) + len(results) <= MOST_ARRAYS:
+        if loaded is not None and excess_of_arrays(item) is None:
             # A copy into the operand's own memory does nothing, but would wake threads.
             is_in_place = isinstance(item.node, Equation) and results[0] in operands
             self.routine(loaded.without_copies() if is_in_place else loaded, [*operands, *results], block)
@@ -475,7 +474,7 @@ def build(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> C
         program = pipeline.lower(closed, TARGET)
         return assemble(program, donated, CommandWriter(loaded_routines(program), CONTROL_FLOW))
     finally:
-        meanwhile.error()
+        meanwhile.error()  # wait only: `Program` asks for the support code, and raises its error
 
 
 def loaded_routines(program: LoweredProgram) -> dict[Any, LoadedRoutine | None]:

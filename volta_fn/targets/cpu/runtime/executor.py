@@ -11,14 +11,14 @@ from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 from volta_fn.runtime import system
-from volta_fn.runtime.fastcall import Addresses, CtypesEntry, FastcallEntry, Status, make_entry, write_entry
+from volta_fn.runtime.fastcall import Addresses, CtypesEntry, FastcallEntry, Status, make_entry, write_entry_points
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least
 from volta_fn.runtime.native_calls import reset_affinity, write_affinity
 from volta_fn.runtime.result_allocator import FUNCTIONS, Empty, make_empty, write_blocks
 from volta_fn.runtime.threads import thread_count
-from volta_fn.targets.cpu.routine import SignalWord, handle_signals, signal_status, signals_of
+from volta_fn.targets.cpu.routine import MOST_ARRAYS, SignalWord, handle_signals, signal_status, signals_of
 from volta_fn.targets.cpu.runtime import artifact
 
 # The thread pool.
@@ -312,7 +312,7 @@ def _start_support_code() -> SupportCode:
     compiled = artifact.read_compiled(name)
     if compiled is None:
         module = Module()
-        for write in (write_pool, write_executor, write_entry, write_blocks):
+        for write in (write_pool, write_executor, write_entry_points, write_blocks):
             write(module)
         compiled = artifact.Compiled(compile_object(str(module)))
         artifact.write_compiled(name, compiled)
@@ -367,8 +367,7 @@ class Mode(IntFlag):
     POLLS = 2
 
 
-#: The most operands and results of a routine, and its most buffers: these and a workspace.
-MOST_ARRAYS = 511
+#: The most buffers of a routine: its arrays and a workspace.
 MOST_BUFFERS = MOST_ARRAYS + 1
 
 
@@ -653,7 +652,7 @@ def _write_poll_signals(module: Module) -> None:
 
     def next_second() -> None:
         f.store(now, second, 8)
-        f.branch(f.compare("icmp ne", before, i64(0)), handle)  # the program has just begun
+        f.branch(f.compare("icmp ne", before, i64(0)), handle)  # 0: the program has just begun, and a second has not passed
 
     f.branch(f.compare("icmp ne", now, before), next_second)
     f.finish(f.load("i64", status, 8))

@@ -30,7 +30,7 @@ from volta_fn.runtime.native_calls import silenced
 from volta_fn.runtime.result_allocator import LARGE
 from volta_fn.runtime.threads import compile_uninterrupted
 from volta_fn.signals import SIGINT, get_handler, set_handler, valid_signals
-from volta_fn.targets.cpu.runtime.artifact import Artifact, key_of, read_entry, write_entry
+from volta_fn.targets.cpu.runtime.artifact import Artifact, key_of, read_program, write_program
 from volta_fn.targets.cpu.runtime.executor import support_code_of_process
 from volta_fn.targets.numpy.backend import make_kernel, out_results
 from volta_fn.targets.numpy.memory import workspace
@@ -235,12 +235,12 @@ class Program:
     @classmethod
     def _of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Program:
         key = key_of(closed, donated)
-        cached = None if key is None else read_entry(key)
+        cached = None if key is None else read_program(key)
         if cached is not None:
             return cls(cached.artifact, cached.code.addresses, [cached.code])
         built = _compiler().build(closed, donated, pipeline)
         if key is not None and not built.hosts:
-            write_entry(key, built.artifact, [(launch.entry, launch.symbol) for launch in built.launches])
+            write_program(key, built.artifact, [(launch.entry, launch.symbol) for launch in built.launches])
         return cls(built.artifact, [launch.address for launch in built.launches], [launch.code for launch in built.launches], built.hosts)
 
     def __init__(self, artifact: Artifact, addresses: Sequence[int], code: Sequence[Any], hosts: Sequence[Any] = ()) -> None:

@@ -329,7 +329,7 @@ class Split:
         """Return the results of a stage's reductions that later steps need."""
         stores = [s for later, stores in self.row_stores.items() if later > stage for s in stores]
         targets = [r.operand for n, r in self.analysis.reduces.items() if self.analysis.stages[n] > stage]
-        needed = closure(self.kernel, [*targets, *[self.kernel.stores[s].value for s in (*stores, *last)]])
+        needed = closure(self.kernel.nodes, [*targets, *[self.kernel.stores[s].value for s in (*stores, *last)]])
         return [n for n in ready if n in needed]
 
     # buffers

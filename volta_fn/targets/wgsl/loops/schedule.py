@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.loops import crossing_loads, row_passes
+from volta_fn.codegen.loops import row_passes, transposed_loads
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Reduce
@@ -381,7 +381,7 @@ def crossing_of(analysis: KernelAnalysis, axis: int, forced: bool | None = None)
     sizes, iterations = analysis.kernel.sizes, analysis.size(analysis.parallel_axes)
     if not (iterations >= _LEAST_FOR_SQUARES if forced is None else forced) or sizes[axis] < LANES:
         return None
-    axis_and_loads = crossing_loads(analysis, axis, LANES, backward=True)
+    axis_and_loads = transposed_loads(analysis, axis, LANES, backward=True)
     if axis_and_loads is None:
         return None
     other, loads = axis_and_loads
