@@ -281,10 +281,9 @@ class JaxprBuilder:
 
     def build(self, invars: list[Var], outvars: list[Atom]) -> ClosedJaxpr:
         """Return the finished program."""
-        closed = ClosedJaxpr(Jaxpr(list(self.constvars.values()), invars, outvars, self.eqns), self.consts)
-        if self.shardings:
-            closed.shardings = self.shardings
-        return closed
+        jaxpr = Jaxpr(list(self.constvars.values()), invars, outvars, self.eqns)
+        jaxpr.shardings = self.shardings
+        return ClosedJaxpr(jaxpr, self.consts)
 
 
 class WideValues:
@@ -455,8 +454,7 @@ def hoist_tracers(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
     if not hoisted:
         return closed, []
     constants = [(v, c) for v, c in pairs if not isinstance(c, Tracer)]
-    invars = [*[v for v, _ in hoisted], *closed.invars]
-    jaxpr = Jaxpr([v for v, _ in constants], invars, closed.outvars, closed.eqns)
+    jaxpr = closed.jaxpr.replace(constvars=[v for v, _ in constants], invars=[*[v for v, _ in hoisted], *closed.invars])
     return ClosedJaxpr(jaxpr, [c for _, c in constants]), [c for _, c in hoisted]
 
 
@@ -465,8 +463,8 @@ def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:
     jaxpr = closed.jaxpr
     env: dict[Var, Array] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
-    if constraints := closed.shardings:
-        _constrain(env, jaxpr.invars, constraints)
+    if constraints := jaxpr.shardings:
+        constrain(env, jaxpr.invars, constraints)
     process = current_trace().process
     token = current_position.set(None)
     try:
@@ -479,16 +477,16 @@ def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:
             else:
                 env[eqn.outvars[0]] = result
             if constraints:
-                _constrain(env, eqn.outvars, constraints)
+                constrain(env, eqn.outvars, constraints)
     finally:
         current_position.reset(token)
     return [v.val if type(v) is Literal else env[v] for v in jaxpr.outvars]  # type: ignore[index]  # mypy keeps the union
 
 
-def _constrain(env: dict[Var, Array], variables: Sequence[Var], shardings: Mapping[Var, Any]) -> None:
+def constrain(env: dict[Var, Array], variables: Sequence[Var], shardings: Mapping[Var, Any]) -> None:
     """Split the values of variables between devices as a program says."""
     for v in variables:
-        if v in shardings:
+        if v in shardings and v in env:
             env[v] = constrained(env[v], shardings[v])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, inline_calls, program_cache
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, inline_calls, program_cache
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import bind
@@ -118,7 +118,8 @@ def split_call(closed: ClosedJaxpr, is_unknown: Sequence[bool]) -> tuple[ClosedJ
     if not choice.recomputed:
         return known_program, unknown_program, out_unknown
     saved = list(choice.saved)
-    recomputation = ClosedJaxpr(Jaxpr([], saved, residuals, [e for e in known_program.eqns if id(e) in choice.recomputed]), [])
+    equations = [e for e in known_program.eqns if id(e) in choice.recomputed]
+    recomputation = known_program.replace(consts=[], constvars=[], invars=saved, outvars=residuals, eqns=equations)
     return dce_jaxpr(known_program.replace(outvars=[*outputs, *saved])), compose(recomputation, unknown_program, "derivative"), out_unknown
 
 
@@ -287,9 +288,7 @@ def _attention_tangent_program(jaxpr: ClosedJaxpr, nonzero: Sequence[bool]) -> C
     pruned = dce_jaxpr(flat, [False, False, True, *[False] * (len(derived.out_avals) - 3)])
     inner = pruned.jaxpr
     unused = [Var(a) for a in jaxpr.out_avals]
-    return ClosedJaxpr(
-        Jaxpr(inner.constvars, [*inner.invars[:count], *unused, *inner.invars[count:]], inner.outvars, inner.eqns), pruned.consts
-    )
+    return pruned.replace(invars=[*inner.invars[:count], *unused, *inner.invars[count:]])
 
 
 @transpose_rules.register(attention_tangent_p)

@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, dce_jaxpr, has_effects, inline_calls, program_cache
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Literal, Var, dce_jaxpr, has_effects, inline_calls, program_cache
 from volta_fn.core.primitive import AxisData, Zero
 from volta_fn.core.refs import Ref, read_all, write_all
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
@@ -178,9 +178,7 @@ def _split_body(closed: ClosedJaxpr, count: int, is_unknown: _Operands) -> _Spli
     is_stacked = [not i and v not in row_of for i, v in zip(is_invariant, residuals, strict=True)]
     jaxpr = known_program.jaxpr
     eqns = [e for e in jaxpr.eqns if not has_effects(e) and not any(v in varying for v in e.outvars)]
-    invariants = dce_jaxpr(
-        ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars[:consts], marked(residuals, is_invariant), eqns), known_program.consts)
-    )
+    invariants = dce_jaxpr(known_program.replace(invars=jaxpr.invars[:consts], outvars=marked(residuals, is_invariant), eqns=eqns))
     known_body = dce_jaxpr(known_program, [*[True] * outputs, *is_stacked])
     # The unknown program takes (*residuals, *consts, *carry, *rows); its varying residuals become rows.
     positions, first_row = range(len(residuals)), len(residuals) + sum(is_unknown.consts) + sum(carry_unknown)

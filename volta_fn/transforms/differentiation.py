@@ -25,6 +25,7 @@ from volta_fn.core.refs import Ref, bound, discharged, read_all, write_all
 from volta_fn.core.staging import (
     JaxprBuilder,
     JaxprTrace,
+    constrain,
     current_position,
     eval_jaxpr,
     in_backward_pass,
@@ -144,8 +145,8 @@ class JVPTracer(DifferentiatedTracer):
         self.tangent = tangent
 
     def constrain(self, sharding: Any) -> JVPTracer:
-        """Return the value with its primal split."""
-        return JVPTracer(self._trace, constrained(self.primal, sharding), self.tangent)
+        """Return the value with primal and tangent split."""
+        return JVPTracer(self._trace, constrained(self.primal, sharding), constrained(self.tangent, sharding))
 
     def __repr__(self) -> str:
         return f"Traced<{self.aval}>with<JVP, primal={self.primal!r}>"
@@ -259,6 +260,11 @@ class UnknownTracer(Tracer):
     def origin(self) -> str:
         """Describe where this tracer comes from."""
         return "a tangent that is being linearized"
+
+    def constrain(self, sharding: Any) -> UnknownTracer:
+        """Let the recorded program split the value, and its transpose the cotangent."""
+        self._trace.builder.shardings[self.variable] = sharding  # type: ignore[attr-defined]  # of a `PartialEvalTrace`
+        return self
 
 
 class PartialEvalTrace(Trace):
@@ -410,8 +416,8 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, is_unknown: Sequence[bool]) -> tuple
         return [*marked(outs, out_unknown, False), *unknown_program.consts], (unknown_program.jaxpr, out_unknown)
 
     known_program, (jaxpr, out_unknown) = trace_with_aux(trace_to_jaxpr, run, marked(avals, is_unknown, False), "known")
-    with_residuals = ClosedJaxpr(Jaxpr([], [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
-    return known_program, with_residuals, out_unknown
+    with_residuals = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
+    return known_program, ClosedJaxpr(with_residuals), out_unknown
 
 
 # Transposition: from cotangents of a linear program's outputs to those of inputs.
@@ -445,6 +451,7 @@ def backward_pass(
     #: The values of the non-linear variables.
     values: dict[Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     values.update((v, a) for v, a, is_linear in zip(jaxpr.invars, args, linear, strict=True) if not is_linear)
+    constrain(values, jaxpr.invars, jaxpr.shardings)
     with _backward_positions():
         # First the equations whose operands all have values.
         process = current_trace().process
@@ -456,6 +463,7 @@ def backward_pass(
                 current_position.set(eqn.position)
                 result = process(eqn.primitive, [_read(values, v) for v in eqn.invars], eqn.params)
                 values.update(zip(eqn.outvars, result if eqn.primitive.multiple_results else (result,), strict=True))
+                constrain(values, eqn.outvars, jaxpr.shardings)
         pending = _transpose_equations(jaxpr, values, cotangents, totals)
     return [_cotangent(pending, v) if is_linear else None for v, is_linear in zip(jaxpr.invars, linear, strict=True)]
 
@@ -490,7 +498,7 @@ def _transpose_equations(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Seque
         total = pending.pop(var, None)
         for add_to in late.pop(var, ()):
             total = add_to(total)
-        return total
+        return total if total is None else constrained(total, jaxpr.shardings.get(var))
 
     _accumulate(pending, jaxpr.outvars, cotangents, values)
     for eqn in reversed(jaxpr.eqns):
