@@ -6,11 +6,13 @@ Programs derived from the called one, residuals that follow cheaply from others,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import is_
 from typing import Any
 
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, inline_calls, program_cache
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, inline_calls, program_cache, reads_of
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import bind
@@ -19,6 +21,8 @@ from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, insta
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.transforms.differentiation import (
     PartialEvalTrace,
+    dce_rules,
+    eliminate_dead_code,
     jvp_jaxpr,
     jvp_rules,
     linear_marks,
@@ -82,6 +86,25 @@ def split_program(
     known_outvars = [*marked(known_outs, is_forwarded, False), *marked(known_outs, is_forwarded), *residuals]
     forwarding = unknown_program.replace(invars=[*forwarded_inputs, *unknown_program.invars], outvars=outvars)
     return known_program.replace(outvars=known_outvars), forwarding, outs_unknown
+
+
+@program_cache
+def narrow_programs(
+    first: ClosedJaxpr, others: Sequence[ClosedJaxpr], used: Sequence[bool]
+) -> tuple[list[bool], tuple[ClosedJaxpr, ...] | None]:
+    """Drop the dead code of programs of equal types, if outputs are `used` alike.
+
+    Returns which inputs any of them reads, and the programs of those; None if nothing is dropped.
+    """
+    programs = [eliminate_dead_code(p, used) for p in (first, *others)]
+    reads = [any(column) for column in zip(*map(reads_of, programs), strict=True)]
+    narrowed = tuple([with_inputs(p, reads) for p in programs])
+    return reads, None if all(map(is_, narrowed, (first, *others))) else narrowed
+
+
+def with_inputs(closed: ClosedJaxpr, marks: Sequence[bool]) -> ClosedJaxpr:
+    """Return the program of the marked inputs, the others of which it does not read."""
+    return closed if all(marks) else closed.replace(invars=marked(closed.invars, marks))
 
 
 def compose(first: ClosedJaxpr, second: ClosedJaxpr, name: str) -> ClosedJaxpr:
@@ -206,6 +229,12 @@ def batch_of_call(
     return call(batched, to_front(args, dims)), [0 if s else None for s in out_stacked]
 
 
+def dce_of_call(params: dict[str, Any], used: Sequence[bool], **changes: Any) -> tuple[Sequence[bool], Sequence[bool], dict[str, Any]]:
+    """Return the operands, the results and the parameters of a call without dead code."""
+    reads, narrowed = narrow_programs(params["jaxpr"], (), used)
+    return reads, used, params if narrowed is None else {**params, "jaxpr": narrowed[0], **changes}
+
+
 # The rules of `jit`'s primitive: they transform the program, and keep the call.
 
 
@@ -246,6 +275,9 @@ def _jit_batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]
 ) -> tuple[Sequence[Array], list[int | None]]:
     return batch_of_call(jit_call(name), jaxpr, axis, args, dims)
+
+
+dce_rules[jit_p] = partial(dce_of_call, donated=())
 
 
 # The rules of attention: each call's expansion is derived from another's.

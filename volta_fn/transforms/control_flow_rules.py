@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Literal, Var, dce_jaxpr, has_effects, inline_calls, program_cache
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Literal, Var, dce_jaxpr, has_effects, inline_calls, program_cache, reads_of
 from volta_fn.core.primitive import AxisData, Zero
 from volta_fn.core.refs import Ref, read_all, write_all
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
@@ -24,10 +24,12 @@ from volta_fn.primitives.elementwise.selection import eq, select, select_n
 from volta_fn.primitives.loops import cond_p, while_p
 from volta_fn.primitives.reduction import reduce_or
 from volta_fn.primitives.scan import scan_p
-from volta_fn.transforms.call_rules import paired_order, reordered, split_program, with_unused
+from volta_fn.transforms.call_rules import narrow_programs, paired_order, reordered, split_program, with_inputs, with_unused
 from volta_fn.transforms.differentiation import (
     Backward,
     PartialEvalTrace,
+    dce_rules,
+    eliminate_dead_code,
     fixed_point,
     jvp_jaxpr,
     jvp_rules,
@@ -43,6 +45,70 @@ from volta_fn.transforms.differentiation import (
     with_zeros,
 )
 from volta_fn.transforms.vmap import batch_jaxpr, batching_rules, stack_if
+
+# Dead-code elimination: control flow without the results that nothing uses, and what only they need.
+
+Marks = tuple[bool, ...]
+
+
+@dce_rules.register(cond_p)
+def _cond_dce(params: dict[str, Any], used: Marks) -> tuple[Sequence[bool], Marks, dict[str, Any]]:
+    first, *others = params["branches"]
+    reads, narrowed = narrow_programs(first, others, used)
+    return [True, *reads], used, params if narrowed is None else {**params, "branches": narrowed}
+
+
+@dce_rules.register(scan_p)
+def _scan_dce(params: dict[str, Any], used: Marks) -> tuple[Marks, Marks, dict[str, Any]]:
+    consts, count = params["num_consts"], params["num_carry"]
+    operands, results, program = _narrow_scan_body(params["jaxpr"], consts, count, used)
+    is_same = program is params["jaxpr"]
+    return operands, results, params if is_same else _scan_params(params, program, sum(operands[:consts]), sum(results[:count]))
+
+
+@program_cache
+def _narrow_scan_body(body: ClosedJaxpr, consts: int, count: int, used: Marks) -> tuple[Marks, Marks, ClosedJaxpr]:
+    ys = used[count:]
+
+    def step(carry: Sequence[bool]) -> tuple[ClosedJaxpr, Marks]:
+        program = eliminate_dead_code(body, (*carry, *ys))
+        return program, reads_of(program)[consts : consts + count]
+
+    program, carry = fixed_point(used[:count], step)
+    reads = reads_of(program)
+    operands = (*reads[:consts], *carry, *reads[consts + count :])
+    return operands, (*carry, *ys), with_inputs(program, operands)
+
+
+@dce_rules.register(while_p)
+def _while_dce(params: dict[str, Any], used: Marks) -> tuple[Marks, Marks, dict[str, Any]]:
+    cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+    first, second = params["cond_nconsts"], params["body_nconsts"]
+    operands, carry, cond_program, body_program = _narrow_while_programs(body, cond, first, second, used)
+    if cond_program is cond and body_program is body:
+        return operands, carry, params
+    counts = {"cond_nconsts": sum(operands[:first]), "body_nconsts": sum(operands[first : first + second])}
+    return operands, carry, {"cond_jaxpr": cond_program, "body_jaxpr": body_program, **counts}
+
+
+@program_cache
+def _narrow_while_programs(
+    body: ClosedJaxpr, cond: ClosedJaxpr, first: int, second: int, used: Marks
+) -> tuple[Marks, Marks, ClosedJaxpr, ClosedJaxpr]:
+    condition = eliminate_dead_code(cond)
+    tested = reads_of(condition)
+
+    def step(carry: Sequence[bool]) -> tuple[ClosedJaxpr, Marks]:
+        program = eliminate_dead_code(body, carry)
+        return program, reads_of(program)[second:]
+
+    program, carry = fixed_point([a or b for a, b in zip(used, tested[first:], strict=True)], step)
+    reads = reads_of(program)[:second]
+    return (
+        (*tested[:first], *reads, *carry), tuple(carry),
+        with_inputs(condition, (*tested[:first], *carry)), with_inputs(program, (*reads, *carry)),
+    )  # fmt: skip
+
 
 # The rules of `scan`.
 #

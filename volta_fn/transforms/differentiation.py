@@ -19,7 +19,7 @@ from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, 
 from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import Device, current_default_device
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, dce_jaxpr, program_cache
 from volta_fn.core.primitive import Linear, Primitive, Rule, RuleTable, Zero
 from volta_fn.core.refs import Ref, bound, discharged, read_all, write_all
 from volta_fn.core.staging import (
@@ -44,6 +44,8 @@ from volta_fn.source import Position
 
 #: Rules of primitives whose derivatives need this layer or one above, or that users define.
 jvp_rules, transpose_rules, partial_eval_rules = RuleTable(), RuleTable(), RuleTable()
+#: Of primitives that hold programs: ``(params, marks of used results) -> (marks of operands, marks of results, params)`` without dead code.
+dce_rules = RuleTable()
 
 #: Whether the function of a `checkpoint` is being differentiated: residuals that its rules compute are dropped in the forward pass.
 in_checkpoint: ContextVar[bool] = ContextVar("in_checkpoint", default=False)
@@ -106,6 +108,26 @@ def fixed_point(start: Sequence[bool], step: Callable[[list[bool]], tuple[Any, S
         if union == marks:
             return result, marks
         marks = union
+
+
+# Dead-code elimination, inside control flow and calls too.
+
+
+def eliminate_dead_code(closed: ClosedJaxpr, used: Sequence[bool] | None = None) -> ClosedJaxpr:
+    """Drop equations that neither the `used` outputs (default: all) nor effects need.
+
+    The program keeps all of its inputs.
+    """
+    return dce_jaxpr(closed, used, _narrowed)
+
+
+def _narrowed(eqn: Equation, used: list[bool]) -> Equation:
+    if eqn.primitive not in dce_rules:
+        return eqn
+    operands, results, params = dce_rules[eqn.primitive](eqn.params, tuple(used))
+    if all(operands) and all(results) and params is eqn.params:
+        return eqn
+    return eqn.replace(marked(eqn.invars, operands), marked(eqn.outvars, results), params)
 
 
 # Forward-mode differentiation: values carry tangents, directional derivatives.
@@ -341,11 +363,11 @@ class Linearization(NamedTuple):
     #: The outputs that depend on those inputs: all other tangents are zero.
     out_nonzero: list[bool]
 
-    def cut(self, count: int) -> tuple[ClosedJaxpr, list[bool]]:
-        """Cut the program to the first outputs, in place; return it and its marks."""
+    def of_first(self, count: int) -> tuple[ClosedJaxpr, list[bool]]:
+        """Return the program of the first outputs alone, and their marks."""
         out_nonzero = self.out_nonzero[:count]
-        del self.program.jaxpr.outvars[sum(out_nonzero) :]
-        return self.program, out_nonzero
+        used = [number < sum(out_nonzero) for number in range(len(self.program.outvars))]
+        return eliminate_dead_code(self.program, used), out_nonzero
 
 
 class LinearizeTrace(JVPTrace):
@@ -412,7 +434,8 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, is_unknown: Sequence[bool]) -> tuple
         finally:
             trace.finish()
         out_unknown = [trace.is_unknown(o) for o in outs]
-        unknown_program = trace.builder.build([u.variable for u in unknowns], [trace.atom(o) for o in marked(outs, out_unknown)])
+        program = trace.builder.build([u.variable for u in unknowns], [trace.atom(o) for o in marked(outs, out_unknown)])
+        unknown_program = eliminate_dead_code(program)  # so that what only dead tangents need is no residual
         return [*marked(outs, out_unknown, False), *unknown_program.consts], (unknown_program.jaxpr, out_unknown)
 
     known_program, (jaxpr, out_unknown) = trace_with_aux(trace_to_jaxpr, run, marked(avals, is_unknown, False), "known")
@@ -630,7 +653,7 @@ def _unit_cotangent(aval: ShapedArray, device: Device) -> ConcreteArray:
 
 
 def gradient_of_first(linearization: Linearization, device: Device) -> list[Any]:
-    """Return the gradient of the first result, whose linear program is cut to it."""
-    program, out_nonzero = linearization.cut(1)
+    """Return the gradient of the first result."""
+    program, out_nonzero = linearization.of_first(1)
     # An alias, since it may be a gradient itself, which the user may delete or donate.
     return pull_back(program, [alias(_unit_cotangent(linearization.outs[0].aval, device))] if out_nonzero[0] else [])

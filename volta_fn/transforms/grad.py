@@ -770,7 +770,7 @@ def linearize_at(fun: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, h
     differentiable = tuple([a.is_differentiable for a in in_avals])
     linearization = linearize_eagerly(function, values, differentiable, function_name(fun))
     outs, aux = function.split(linearization.outs)
-    program, out_nonzero = linearization.cut(len(outs))  # aux, which comes after the outputs, needs no derivative
+    program, out_nonzero = linearization.of_first(len(outs))  # aux, which comes after the outputs, needs no derivative
     signature = Signature(in_tree, function.flat.out_tree, in_avals, tuple([o.aval for o in outs]), differentiable, tuple(out_nonzero))
     return PytreeLinearization(outs, aux, program, signature, values)
 
