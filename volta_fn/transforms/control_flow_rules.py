@@ -125,7 +125,7 @@ class _Operands(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[Any], params: dict[str, Any]) -> _Operands:
-        return cls.split(values, params["num_consts"], params["num_carry"])
+        return cls.split(tuple(values), params["num_consts"], params["num_carry"])  # tuples, since marks are keys of caches
 
     @classmethod
     def split(cls, values: Sequence[Any], num_consts: int, num_carry: int) -> _Operands:
@@ -204,7 +204,7 @@ def _run_known_loop(
 
     Returns the split, the known outputs, and the operands and parameters of the unknown loop.
     """
-    unknown = _Operands.of(tuple(is_unknown), params)
+    unknown = _Operands.of(is_unknown, params)
     split = _split_body(params["jaxpr"], params["num_carry"], unknown)
     values = _Operands.of(args, params)
     consts, rows = marked(values.consts, unknown.consts, False), marked(values.rows, unknown.rows, False)
@@ -262,13 +262,14 @@ def _split_body(closed: ClosedJaxpr, count: int, is_unknown: _Operands) -> _Spli
 
 @transpose_rules.register(scan_p)
 def _scan_transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
-    if all(v.aval.is_differentiable for v in _Operands.of(params["jaxpr"].invars, params).carry):
-        return _transposed_loop(cotangents, args, params)
-    # The carry holds a counter, say: what depends on no linear operand is computed first, by a loop of its own.
     is_linear = linear_marks(args)
+    linear = _Operands.of(is_linear, params)
+    # Linearization leaves loops whose carry is linear. A loop in a function that is transposed as it was written, such as one with a
+    # custom_jvp that a rule applies to tangents, may also carry a counter: a loop of its own computes that first.
+    if all(linear.carry) or all(_split_body(params["jaxpr"], params["num_carry"], linear).carry_unknown):
+        return _transposed_loop(cotangents, args, params)
     split, _, operands, linear_params = _run_known_loop(args, is_linear, params)
     results = _Operands.of(_transposed_loop(marked(cotangents, split.out_unknown), operands, linear_params), linear_params)
-    linear = _Operands.of(is_linear, params)
     residuals = len(results.consts) - sum(linear.consts), len(results.rows) - sum(linear.rows)
     cotangents_in_order = iter([*results.consts[residuals[0] :], *results.carry, *results.rows[residuals[1] :]])
     return [next(cotangents_in_order) if mark else None for mark in (*linear.consts, *split.carry_unknown, *linear.rows)]
@@ -277,7 +278,7 @@ def _scan_transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> lis
 def _transposed_loop(cotangents: Sequence[Any], args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     """Run the loop backwards, carrying cotangents, and sums of those of the consts."""
     closed, count = params["jaxpr"], params["num_carry"]
-    linear, values = _Operands.of(tuple(linear_marks(args)), params), _Operands.of(args, params)
+    linear, values = _Operands.of(linear_marks(args), params), _Operands.of(args, params)
     ys_nonzero = nonzero_marks(cotangents[count:])
     backward = _backward_body(closed, linear, ys_nonzero)
     carry = [*[instantiate(Zero(a)) for a in backward.sums], *map(instantiate, cotangents[:count]), *read_all(backward.refs)]
