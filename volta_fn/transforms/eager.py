@@ -155,10 +155,7 @@ class Recording(Trace):
         return tracer
 
     def results_of(self, function: Callable[..., Sequence[Array]]) -> list[Array]:
-        """Run the function on tracers of the inputs.
-
-        Raises `LeakedTracerError` if it returns a tracer of another function that has returned.
-        """
+        """Return the function's results for tracers of the inputs, and no other tracers."""
         outs = list(run_under(self, function, *map(self.tracer, range(self.count), [v.aval for v in self.inputs])))
         for out in outs:
             check_alive(out)

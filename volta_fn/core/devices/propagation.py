@@ -13,7 +13,7 @@ from volta_fn.core.aval import ShapedArray, broadcasts_to
 from volta_fn.core.devices.sharding import Mesh, NamedSharding, PartitionSpec
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, constraints_of, sub_jaxprs
 from volta_fn.core.primitive import Primitive
-from volta_fn.core.staging import JaxprTracer
+from volta_fn.core.staging import DynamicJaxprTracer
 
 Shardings = list[NamedSharding | None]
 #: For each dimension, the names of the axes that split it.
@@ -49,7 +49,7 @@ def program_shardings(closed: ClosedJaxpr, arguments: Sequence[NamedSharding | N
     return [None if isinstance(v, Literal) else env.get(v) for v in jaxpr.outvars]
 
 
-def tracer_sharding(tracer: JaxprTracer) -> NamedSharding | None:
+def tracer_sharding(tracer: DynamicJaxprTracer) -> NamedSharding | None:
     """Return the sharding of a value of a program that is being traced."""
     builder = tracer._trace.builder  # type: ignore[attr-defined]  # of all traces that make programs
     env: dict[Var, NamedSharding | None] = {}
