@@ -290,7 +290,7 @@ def is_long(module: str) -> list[int]:
 #: By rule, a module and a source that break it.
 RULES: dict[Callable[[str], list], tuple[str, str]] = {
     imports_upward: ("core.a", "from volta_fn.jit import jit"),
-    calls_the_compiler: ("targets.a", "from volta_fn.compiler.passes.dce import eliminate_dead_code"),
+    calls_the_compiler: ("targets.a", "from volta_fn.compiler.passes.dce import overlap_sums"),
     imports_other_targets: ("targets.wgsl.a", "from volta_fn.targets.cpu.routine import Routine"),
     imports_inside_functions: ("nn.a", "def f():\n    from volta_fn import tree"),
     loads_upward_or_nothing: ("core.a", "load('volta_fn.jit')"),

@@ -18,13 +18,13 @@ from tests.samples import all_samples
 from tests.test_random_programs import OPERATIONS, SHAPE, Operation, drawn, programs
 from volta_fn import lax
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.passes.dce import eliminate_dead_code
 from volta_fn.compiler.passes.simplify import simplify_equations
 from volta_fn.compiler.pipeline import lower, passes_of, simplify
 from volta_fn.compiler.target import ProgramPass, Target, TargetCapabilities
 from volta_fn.core.jaxpr import ClosedJaxpr, primitives_of
 from volta_fn.targets.cpu.target import TARGET as CPU
 from volta_fn.targets.wgsl.target import WgslTarget
+from volta_fn.transforms.differentiation import eliminate_dead_code
 
 _ZERO, _MINUS_ZERO, _ONE = np.float32(0.0), np.float32(-0.0), np.float32(1.0)
 

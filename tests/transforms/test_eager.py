@@ -236,6 +236,25 @@ def test_tracers_do_not_outlive_the_function() -> None:
             vf.grad(lambda b: jnp.sum(b * retained[-1]))(B)
 
 
+@pytest.mark.parametrize("transform", [vf.grad, vf.vmap, vf.jit, lambda f: lambda x: vf.jvp(f, (x,), (x,))])
+def test_tracers_of_another_function_are_no_results(transform: Any) -> None:
+    a, kept = jnp.arange(3.0), []
+
+    def loss(x: vf.Array) -> vf.Array:
+        kept.append((x * a).sum())
+        return kept[-1]
+
+    transform(loss)(jnp.ones((3, 3)) if transform is vf.vmap else jnp.ones(3))
+    leaked = kept[0]
+    vf.grad(loss)(jnp.ones(3))  # later recordings of its operations have a program
+    for returned in (lambda x: (loss(x), leaked), lambda x: (leaked, loss(x))):
+        for _ in range(3):
+            with pytest.raises(LeakedTracerError, match="outside the traced call"):
+                vf.grad(returned, has_aux=True)(jnp.ones(3))
+            with pytest.raises(LeakedTracerError, match="outside the traced call"):
+                vf.vjp(returned, jnp.ones(3))
+
+
 def test_errors_are_raised_at_the_operation() -> None:
     reached: list[str] = []
 

@@ -388,6 +388,44 @@ def test_vjp_function_is_a_pytree_of_what_was_saved() -> None:
 # `VJP.args_res`: the saved arguments, which may be dropped and restored.
 
 
+def _waste(x: vf.Array) -> vf.Array:
+    return jnp.sin(jnp.exp(x) * x)
+
+
+def _iteration(c: vf.Array, row: vf.Array) -> tuple[vf.Array, vf.Array]:
+    return c * row, _waste(c)
+
+
+#: Functions of (value, aux), and the numbers that the derivative of the value needs beside the argument.
+WITH_AUX: dict[str, tuple[Any, int]] = {
+    "plain": (lambda x: (2 * x, _waste(x)), 0),
+    "jit": (vf.jit(lambda x: (2 * x, _waste(x))), 0),
+    "call in a call": (vf.jit(lambda x: (2 * x, vf.jit(lambda x: (x, _waste(x)))(x)[1])), 0),
+    "checkpoint": (vf.checkpoint(lambda x: (2 * x, _waste(x))), 0),
+    "cond": (lambda x: vf.lax.cond(x[0] < 9, lambda x: (2 * x, _waste(x)), lambda x: (x, _waste(x + 1)), x), 0),
+    "rows of scan": (lambda x: vf.lax.scan(_iteration, x[0], x), 4),
+    "rows in scan": (lambda x: vf.lax.scan(lambda c, r: (_iteration(c, r)[0], None), x[0], x), 4),
+    "call in scan": (lambda x: vf.lax.scan(vf.jit(_iteration), x[0], x), 4),
+    "carry of scan": (lambda x: vf.lax.scan(lambda c, r: ((2 * c[0], _waste(c[1]) + r), None), (x, x[0]), x)[0], 0),
+}
+
+
+@pytest.mark.parametrize("name", WITH_AUX)
+def test_what_only_aux_needs_is_neither_saved_nor_evaluated(name: str) -> None:
+    function, count = WITH_AUX[name]
+    x = jnp.arange(1.0, 5.0)
+    for _ in range(3):  # the second call runs compiled programs
+        value, pull_back, aux = vf.vjp(function, x, has_aux=True)
+        assert sum(r.size for r in pull_back.opaque_residuals) == count
+        push = vf.linearize(function, x, has_aux=True)[1]
+        assert str(vf.make_jaxpr(push)(x)).count("= mul") <= 2
+        expected, tangent = vf.jvp(lambda x: function(x)[0], (x,), (x,))
+        np.testing.assert_array_equal(value, expected)
+        np.testing.assert_allclose(push(x), tangent, rtol=1e-6)
+        np.testing.assert_allclose(jnp.vdot(pull_back(value)[0], x), jnp.vdot(tangent, value), rtol=1e-6)
+        assert vf.tree.structure(aux) == vf.tree.structure(function(x)[1])
+
+
 def test_a_saved_argument_may_be_dropped_and_restored() -> None:
     x, w = jnp.arange(6.0).reshape(2, 3), jnp.arange(12.0).reshape(3, 4)
 

@@ -138,6 +138,7 @@ COUNTING = [
     (lambda x: lax.scan(lambda c, w: ((c[0] + 1, c[1] * w), c[1] * c[0]), (0, x), 2.0 * jnp.ones(2))[1][1], 2 * np.eye(3)),
     (lambda x: lax.scan(lambda c, w: ((c[0] + 1, c[1] + w * c[0] * x), None), (1, 0 * x), jnp.arange(3.0))[0][1], 8 * np.eye(3)),
     (lambda x: lax.scan(lambda c, r: ((c[0] * 0.5, c[1] + r, c[2] + 1), c[0] * r), (1.0, 0.0, 0), x)[1], np.diag([1, 0.5, 0.25])),
+    (lambda x: lax.scan(lambda c, _: ((c[0] + 1, c[1] * c[0]), None), (1.0, x), None, length=3)[0][1], 6 * np.eye(3)),
 ]
 
 
@@ -149,6 +150,16 @@ def test_linear_transpose_of_loops_that_count(function: Any, matrix: np.ndarray)
     for transform in (lambda f: f, vf.jit):
         np.testing.assert_array_equal(transform(transposed)(ct)[0], matrix.T @ ct)
     np.testing.assert_array_equal(vf.vmap(transposed)(np.eye(3, dtype=np.float32))[0], matrix)
+
+
+@pytest.mark.parametrize(("function", "matrix"), COUNTING)
+def test_rules_may_apply_loops_that_count_to_tangents(function: Any, matrix: np.ndarray) -> None:
+    linear = vf.custom_jvp(function)
+    linear.defjvp(lambda primals, tangents: (linear(*primals), linear(*tangents)))
+    x = jnp.asarray([1.0, -2.0, 5.0])
+    for transform in (lambda f: f, vf.jit):
+        pulled_back = transform(lambda x: vf.vjp(linear, x)[1](linear(x))[0])(x)
+        np.testing.assert_array_equal(pulled_back, matrix.T @ (matrix @ np.asarray(x)))
 
 
 @pytest.mark.parametrize("jacobian", [vf.jacfwd, vf.jacrev])

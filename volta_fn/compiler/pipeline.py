@@ -18,7 +18,7 @@ from volta_fn.compiler.ir.index import can_be_kernel, is_elementwise, is_product
 from volta_fn.compiler.ir.kernel import FusedProgram, ProgramNode, simplify_nested
 from volta_fn.compiler.lowering import as_kernel
 from volta_fn.compiler.node_passes import drop_aliases, split_concatenations
-from volta_fn.compiler.passes.dce import eliminate_dead_code, overlap_sums
+from volta_fn.compiler.passes.dce import overlap_sums
 from volta_fn.compiler.passes.expansions import (
     expand_interior_padding,
     expand_onehot_indexing,
@@ -39,6 +39,7 @@ from volta_fn.primitives.data_movement.slicing import pad_p
 from volta_fn.primitives.loops import cond_p, while_p
 from volta_fn.primitives.scan import scan_p
 from volta_fn.settings import current as settings
+from volta_fn.transforms.differentiation import eliminate_dead_code
 
 _VERIFICATION = deferred("volta_fn.compiler.verification")
 

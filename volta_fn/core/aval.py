@@ -274,9 +274,9 @@ class ShapedArray:
         return ShapedArray(self.shape, self.dtype) if self.weak_type else self
 
     def tangent_aval(self) -> ShapedArray:
-        """Return the aval of tangents.
+        """Return the type of tangents and cotangents, which is never weak.
 
-        It is the aval itself if inexact, and of dtype float32 for floats that are stored and not computed with. Others are `float0`.
+        Its dtype is this one if that is inexact, float32 for floats that are only stored, and `float0` for integers and booleans.
         """
         if self.is_float or self.dtype in dtypes.INEXACT:
             return self.strip_weak_type()

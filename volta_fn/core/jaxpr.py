@@ -199,7 +199,7 @@ class Jaxpr:
     Programs written for JAX give effects and names of arguments, too; here the equations have them.
     """
 
-    __slots__ = ("__weakref__", "constvars", "eqns", "invars", "outvars")
+    __slots__ = ("__weakref__", "constvars", "eqns", "invars", "outvars", "shardings")
 
     def __init__(
         self,
@@ -215,6 +215,11 @@ class Jaxpr:
         self.invars = invars
         self.outvars = outvars
         self.eqns = eqns
+        #: Variables that the traced function splits between devices, with their shardings (`core.devices.placement`).
+        self.shardings: Mapping[Var, Any] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Jaxpr, (self.constvars, self.invars, self.outvars, self.eqns)
 
     @property
     def in_avals(self) -> list[ShapedArray]:
@@ -251,12 +256,14 @@ class Jaxpr:
 
         `effects`, `debug_info` and `is_high` are accepted: a program's equations tell its effects.
         """
-        return Jaxpr(
+        jaxpr = Jaxpr(
             self.constvars if constvars is None else [*constvars],
             self.invars if invars is None else [*invars],
             self.outvars if outvars is None else [*outvars],
             self.eqns if eqns is None else [*eqns],
         )
+        jaxpr.shardings = self.shardings
+        return jaxpr
 
     def pretty_print(self, *, source_info: bool = False, use_color: bool = False, **options: Any) -> str:
         """Return the program as text, with the lines of equations if asked for.
@@ -275,7 +282,7 @@ class ClosedJaxpr:
     It is compared by identity. Results derived from it are kept on it (see `program_cache`).
     """
 
-    __slots__ = ("__weakref__", "consts", "derived", "eager_kernels", "jaxpr", "shardings")
+    __slots__ = ("__weakref__", "consts", "derived", "eager_kernels", "jaxpr")
 
     def __init__(self, jaxpr: Jaxpr, consts: Sequence[Array] = ()) -> None:
         self.jaxpr = jaxpr
@@ -284,8 +291,6 @@ class ClosedJaxpr:
         self.derived: dict[Any, Any] = {}
         #: Kernels of single equations that hold this program, evaluated eagerly; they must not outlive it.
         self.eager_kernels: dict[Any, Callable[..., Any]] = {}
-        #: Variables that the traced function splits between devices, with their shardings (`core.devices.placement`).
-        self.shardings: Mapping[Var, Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ClosedJaxpr, (self.jaxpr, self.consts)
@@ -301,9 +306,7 @@ class ClosedJaxpr:
 
     def replace(self, *, jaxpr: Jaxpr | None = None, consts: Sequence[Array] | None = None, **fields: Any) -> ClosedJaxpr:
         """Return the program with another jaxpr, constants or `fields` of the jaxpr."""
-        program = ClosedJaxpr((jaxpr or self.jaxpr).replace(**fields), self.consts if consts is None else consts)
-        program.shardings = self.shardings
-        return program
+        return ClosedJaxpr((jaxpr or self.jaxpr).replace(**fields), self.consts if consts is None else consts)
 
     def _repr_html_(self) -> str:
         count = len(self.jaxpr.eqns)
@@ -431,7 +434,10 @@ def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:
 @program_cache
 def constraints_of(closed: ClosedJaxpr) -> list[Any]:
     """Return the shardings that a program, or one in it, splits values by."""
-    return [*closed.shardings.values(), *[s for eqn in closed.eqns for program in sub_jaxprs(eqn.params) for s in constraints_of(program)]]
+    return [
+        *closed.jaxpr.shardings.values(),
+        *[s for eqn in closed.eqns for program in sub_jaxprs(eqn.params) for s in constraints_of(program)],
+    ]
 
 
 def has_effects(eqn: Equation) -> bool:
@@ -636,7 +642,9 @@ def dce_jaxpr(
     is_complete = (len(outvars), len(eqns), len(pairs)) == (len(jaxpr.outvars), len(jaxpr.eqns), len(closed.consts))
     if is_complete and all(map(is_, eqns, jaxpr.eqns)):
         return closed
-    return ClosedJaxpr(Jaxpr([v for v, _ in pairs], jaxpr.invars, outvars, eqns), [c for _, c in pairs])
+    program = Jaxpr([v for v, _ in pairs], jaxpr.invars, outvars, eqns)
+    program.shardings = {v: s for v, s in jaxpr.shardings.items() if v in live}
+    return ClosedJaxpr(program, [c for _, c in pairs])
 
 
 def reads_of(closed: ClosedJaxpr) -> tuple[bool, ...]:
@@ -667,6 +675,7 @@ def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, retained: Con
     consts: dict[Var, Array] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     rename: dict[Var, Atom] = {}
     eqns: list[Equation] = []
+    shardings: dict[Var, Any] = {}
 
     def read(atom: Atom) -> Atom:
         return rename.get(atom, atom) if type(atom) is Var else atom
@@ -676,6 +685,9 @@ def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, retained: Con
         rename[var] = new
         return new
 
+    def renamed_shardings(jaxpr: Jaxpr) -> dict[Var, Any]:
+        return {v: s for var, s in jaxpr.shardings.items() if isinstance(v := read(var), Var)}
+
     # A stack of bodies being copied: (equations left, what to do after).
     stack: list[tuple[list[Equation], Equation | None, ClosedJaxpr | None]] = [(closed.eqns[::-1], None, None)]
     while stack:
@@ -684,6 +696,7 @@ def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, retained: Con
             stack.pop()
             if call is not None and body is not None:
                 rename.update(zip(call.outvars, [read(v) for v in body.jaxpr.outvars], strict=True))
+                shardings.update(renamed_shardings(body.jaxpr))
             continue
         eqn = remaining.pop()
         if len(stack) == 1 and rename.keys().isdisjoint(eqn.invars) and not is_inlined(eqn):
@@ -700,5 +713,6 @@ def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, retained: Con
         for var, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
             consts[fresh(var)] = value
         stack.append((inner.eqns[::-1], eqn, inner))
-    jaxpr = Jaxpr(list(consts), closed.jaxpr.invars, [read(v) for v in closed.jaxpr.outvars], eqns)
+    jaxpr = Jaxpr(list(consts), closed.invars, [read(v) for v in closed.outvars], eqns)
+    jaxpr.shardings = shardings | renamed_shardings(closed.jaxpr)
     return ClosedJaxpr(jaxpr, list(consts.values()))

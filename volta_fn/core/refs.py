@@ -2,8 +2,8 @@
 
 A program has no references: whoever traces a function to one (`jit`, `scan`, `cond`, `while_loop`) passes the values of the references
 from outside that it uses as inputs, *binds* the references to these while it is traced, and returns their last values. Which ones those are
-the trace knows when the function has run (`JaxprTrace.refs`), so such a function is traced twice. Differentiation and `vmap` need nothing:
-the values in a cell are theirs.
+the trace knows when the function has run (`DynamicJaxprTrace.refs`), so such a function is traced twice. Differentiation and `vmap` need
+nothing: the values in a cell are theirs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value, aval_of, from_host
 from volta_fn.core.aval import ShapedArray, Typed, check_option
-from volta_fn.core.staging import JaxprTrace, UsedRefsError
+from volta_fn.core.staging import DynamicJaxprTrace, UsedRefsError
 from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace
 from volta_fn.dtypes import promote
 from volta_fn.errors import DTypeError, RefError
@@ -145,7 +145,7 @@ class Ref(Typed):
         if self.is_constant and isinstance(value, Tracer):
             value = Ref.stop_gradient(value)
         for trace in self.crossed():
-            if not isinstance(trace, JaxprTrace) and isinstance(value, Tracer) and value._trace is trace:
+            if not isinstance(trace, DynamicJaxprTrace) and isinstance(value, Tracer) and value._trace is trace:
                 raise RefError(
                     f"a reference to an array of type {self.aval} was made outside of the function that is being transformed, "
                     f"so it cannot hold {value.origin()}. Make it an argument of the function that vmap maps, "
@@ -170,7 +170,7 @@ class Ref(Typed):
             traces.append(trace)
             trace = trace.parent
         for trace in traces:
-            if isinstance(trace, JaxprTrace):
+            if isinstance(trace, DynamicJaxprTrace):
                 trace.refs.setdefault(self, self.value)
         return traces
 

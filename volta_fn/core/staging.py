@@ -74,7 +74,7 @@ class FlatFunction:
 def describe_data(leaves: list[Any], structure: Any) -> tuple[list[Any], Any]:
     """Flatten descriptions of random keys to descriptions of their data.
 
-    So it is with all arrays of extended dtypes. A call has a node of the tree in the place of such a description.
+    The same holds for all extended dtypes: in a call, a pytree node stands where such a description does.
     """
     described = [isinstance(getattr(leaf, "dtype", None), ExtendedDType) for leaf in leaves]
     if not any(described):
@@ -213,7 +213,7 @@ in_backward_pass: ContextVar[bool] = ContextVar("in_backward_pass", default=Fals
 eval_shape_trace: ContextVar[Trace | None] = ContextVar("eval_shape_trace", default=None)
 
 
-class JaxprTracer(Tracer):
+class DynamicJaxprTracer(Tracer):
     """A variable of a program being written."""
 
     __slots__ = ("_label", "_var")
@@ -223,7 +223,7 @@ class JaxprTracer(Tracer):
         self._var = var
         self._label = label
 
-    def constrain(self, sharding: Any) -> JaxprTracer:
+    def constrain(self, sharding: Any) -> DynamicJaxprTracer:
         """Let the program split the value."""
         self._trace.builder.shardings[self._var] = sharding  # type: ignore[attr-defined]  # of all traces that make programs
         return self
@@ -233,7 +233,7 @@ class JaxprTracer(Tracer):
         if self._label:
             return f"argument {self._label}"
         trace = self._trace
-        producer = trace.builder.find(self._var) if isinstance(trace, JaxprTrace) else None
+        producer = trace.builder.find(self._var) if isinstance(trace, DynamicJaxprTrace) else None
         return f"the result of `{producer.primitive}` at {producer.source}" if producer else "an intermediate value"
 
 
@@ -249,7 +249,7 @@ class UsedRefsError(RefError):
 
 
 class JaxprBuilder:
-    """Collects equations and constants for `JaxprTrace` and linearization."""
+    """Collects equations and constants for `DynamicJaxprTrace` and linearization."""
 
     __slots__ = ("consts", "constvars", "eqns", "shardings")
 
@@ -281,10 +281,9 @@ class JaxprBuilder:
 
     def build(self, invars: list[Var], outvars: list[Atom]) -> ClosedJaxpr:
         """Return the finished program."""
-        closed = ClosedJaxpr(Jaxpr(list(self.constvars.values()), invars, outvars, self.eqns), self.consts)
-        if self.shardings:
-            closed.shardings = self.shardings
-        return closed
+        jaxpr = Jaxpr(list(self.constvars.values()), invars, outvars, self.eqns)
+        jaxpr.shardings = self.shardings
+        return ClosedJaxpr(jaxpr, self.consts)
 
 
 class WideValues:
@@ -306,7 +305,7 @@ class WideValues:
         self.inputs: dict[int, Var] | None = {} if allows_inputs else None
 
 
-class JaxprTrace(Trace):
+class DynamicJaxprTrace(Trace):
     """Records every primitive, so that the program holds all that the function does.
 
     Attributes:
@@ -325,11 +324,11 @@ class JaxprTrace(Trace):
         self.wide = WideValues(allows_wide_inputs)
         self.refs: dict[Any, Array] = {}
 
-    def new_input(self, aval: ShapedArray, label: str = "") -> JaxprTracer:
+    def new_input(self, aval: ShapedArray, label: str = "") -> DynamicJaxprTracer:
         """Add an input and return its tracer."""
         var = Var(aval)
         self.inputs.append(var)
-        return JaxprTracer(self, var, label)
+        return DynamicJaxprTracer(self, var, label)
 
     def wide_input(self, var: Var, dtype: Any) -> Var | None:
         """Add an input for the wide value of a scalar input; None for other variables."""
@@ -341,11 +340,11 @@ class JaxprTrace(Trace):
         """Return the constant that a variable stands for, or a tracer."""
         builder = self.builder
         constants = zip(builder.constvars.values(), builder.consts, strict=True)
-        return next((value for constant, value in constants if constant is var), JaxprTracer(self, var))
+        return next((value for constant, value in constants if constant is var), DynamicJaxprTracer(self, var))
 
     def atom(self, value: Array) -> Atom:
         """Return the atom of a value in this program."""
-        if type(value) is JaxprTracer and value._trace is self:
+        if type(value) is DynamicJaxprTracer and value._trace is self:
             return value._var
         return self.builder.atom(value)
 
@@ -357,13 +356,13 @@ class JaxprTrace(Trace):
         if primitive.multiple_results:
             outvars = [Var(a) for a in avals]
             self.builder.eqns.append(Equation(primitive, invars, outvars, params, position))
-            return tuple([JaxprTracer(self, v) for v in outvars])
+            return tuple([DynamicJaxprTracer(self, v) for v in outvars])
         var = Var(avals)
         eqn = Equation(primitive, invars, [var], params, position)
         self.builder.eqns.append(eqn)
         if avals.weak_type:
             self.wide.definitions[var] = eqn
-        return JaxprTracer(self, var)
+        return DynamicJaxprTracer(self, var)
 
 
 def trace_to_jaxpr(
@@ -393,7 +392,7 @@ def _trace(
     function: Callable[..., Sequence[Array]], in_avals: Sequence[ShapedArray], name: str, labels: Sequence[str], allows_wide_inputs: bool
 ) -> tuple[ClosedJaxpr, list[int]]:
     parent = current_trace()
-    trace = JaxprTrace(parent, name or getattr(function, "__name__", ""), allows_wide_inputs=allows_wide_inputs)
+    trace = DynamicJaxprTrace(parent, name or getattr(function, "__name__", ""), allows_wide_inputs=allows_wide_inputs)
     try:
         set_trace(trace)
         tracers = [trace.new_input(a, labels[i] if labels else "") for i, a in enumerate(in_avals)]
@@ -455,8 +454,7 @@ def hoist_tracers(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
     if not hoisted:
         return closed, []
     constants = [(v, c) for v, c in pairs if not isinstance(c, Tracer)]
-    invars = [*[v for v, _ in hoisted], *closed.invars]
-    jaxpr = Jaxpr([v for v, _ in constants], invars, closed.outvars, closed.eqns)
+    jaxpr = closed.jaxpr.replace(constvars=[v for v, _ in constants], invars=[*[v for v, _ in hoisted], *closed.invars])
     return ClosedJaxpr(jaxpr, [c for _, c in constants]), [c for _, c in hoisted]
 
 
@@ -465,8 +463,8 @@ def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:
     jaxpr = closed.jaxpr
     env: dict[Var, Array] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
-    if constraints := closed.shardings:
-        _constrain(env, jaxpr.invars, constraints)
+    if constraints := jaxpr.shardings:
+        constrain(env, jaxpr.invars, constraints)
     process = current_trace().process
     token = current_position.set(None)
     try:
@@ -479,16 +477,16 @@ def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:
             else:
                 env[eqn.outvars[0]] = result
             if constraints:
-                _constrain(env, eqn.outvars, constraints)
+                constrain(env, eqn.outvars, constraints)
     finally:
         current_position.reset(token)
     return [v.val if type(v) is Literal else env[v] for v in jaxpr.outvars]  # type: ignore[index]  # mypy keeps the union
 
 
-def _constrain(env: dict[Var, Array], variables: Sequence[Var], shardings: Mapping[Var, Any]) -> None:
+def constrain(env: dict[Var, Array], variables: Sequence[Var], shardings: Mapping[Var, Any]) -> None:
     """Split the values of variables between devices as a program says."""
     for v in variables:
-        if v in shardings:
+        if v in shardings and v in env:
             env[v] = constrained(env[v], shardings[v])
 
 

@@ -116,7 +116,7 @@ set_trace = _current.set
 
 
 def bind(primitive: Primitive, /, *args: Array, **params: Any) -> Any:
-    """Apply a primitive to arrays and tracers under the current trace."""
+    """Apply a primitive under the current trace, as rules do."""  # `Primitive.bind` is for programs written for JAX
     return _current.get().process(primitive, args, params)
 
 
@@ -140,14 +140,14 @@ def _from_jax(primitive: Primitive, params: dict[str, Any]) -> tuple[Primitive, 
     return primitive, params
 
 
-def _bind_values(primitive: Primitive, /, *args: Any, **params: Any) -> Any:
+def _bind_as_jax(primitive: Primitive, /, *args: Any, **params: Any) -> Any:
     """Apply the primitive to arrays or numbers; several results are a list, as in JAX."""
     primitive, params = _from_jax(primitive, {name: value for name, value in params.items() if value is not None or name not in _CHOICES})
     result = _current.get().process(primitive, [as_value(arg) for arg in args], params)
     return list(result) if primitive.multiple_results else result
 
 
-Primitive.bind = _bind_values  # type: ignore[method-assign,assignment]  # for users' interpreters of programs
+Primitive.bind = _bind_as_jax  # type: ignore[method-assign,assignment]  # for users' interpreters of programs
 
 
 def run_under(trace: Trace, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

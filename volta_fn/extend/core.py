@@ -23,7 +23,7 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, check_ja
 from volta_fn.core.jaxpr import Equation as JaxprEqn
 from volta_fn.core.primitive import Primitive as _AnyPrimitive
 from volta_fn.core.refs import AbstractRef, Ref
-from volta_fn.core.staging import JaxprTrace, trace_to_jaxpr
+from volta_fn.core.staging import DynamicJaxprTrace, trace_to_jaxpr
 from volta_fn.core.staging import eval_jaxpr as _eval_jaxpr
 from volta_fn.core.trace import EVAL, Trace, Tracer, axis_environment, current_trace, is_concrete, set_trace
 from volta_fn.errors import GradientError, InconclusiveDimensionOperation, VoltaError
@@ -397,7 +397,7 @@ def _traces() -> Iterator[Trace]:
 
 def unsafe_am_i_under_a_jit_DO_NOT_USE() -> bool:  # JAX's name
     """Return True while a program is traced."""
-    return any(isinstance(trace, JaxprTrace) for trace in _traces())
+    return any(isinstance(trace, DynamicJaxprTrace) for trace in _traces())
 
 
 def unsafe_am_i_under_a_vmap_DO_NOT_USE() -> bool:

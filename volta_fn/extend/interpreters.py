@@ -18,8 +18,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, prune_inputs
 from volta_fn.core.jaxpr import dce_jaxpr as _dce_jaxpr
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.primitive import Primitive as CorePrimitive
-from volta_fn.core.staging import JaxprTracer as DynamicJaxprTracer
-from volta_fn.core.staging import describe_data, trace_to_jaxpr
+from volta_fn.core.staging import DynamicJaxprTracer, describe_data, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, bind, current_trace, run_under
 from volta_fn.errors import LoweringError
 from volta_fn.extend.core import LoweringContext as LoweringContext

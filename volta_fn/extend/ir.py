@@ -16,7 +16,7 @@ from volta_fn.core.arrays.array import Array, as_value, from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import find_device
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.staging import JaxprTrace, eval_jaxpr, trace_to_jaxpr
+from volta_fn.core.staging import DynamicJaxprTrace, eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import current_trace, set_trace
 from volta_fn.errors import LoweringError
 from volta_fn.jit import jit
@@ -119,7 +119,7 @@ class Block:
     """A program that is being built, with arguments of some types."""
 
     def __init__(self, types: Sequence[ShapedArray]) -> None:
-        self._trace = JaxprTrace(current_trace(), "a block")
+        self._trace = DynamicJaxprTrace(current_trace(), "a block")
         self.arguments = [self._trace.new_input(kind) for kind in types]
         self.results: Sequence[Array] | None = None
 

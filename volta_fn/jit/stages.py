@@ -388,7 +388,7 @@ class _Stage:
 
     def _in_shardings(self) -> list[Any]:
         """Return the sharding of each argument that the program splits, else None."""
-        jaxpr = self._traced.jaxpr
+        jaxpr = self._traced.jaxpr.jaxpr
         return [jaxpr.shardings.get(v) for v in jaxpr.invars]
 
     def _out_shardings(self) -> list[Any]:

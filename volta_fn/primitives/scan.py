@@ -28,8 +28,6 @@ from volta_fn.primitives.elementwise.cast import convert_element_type, widened
 from volta_fn.settings import current as settings
 from volta_fn.tree.structures import structural_difference
 
-# Bodies of control flow: functions traced to sub-programs, and their carries.
-
 # The carry of a loop, whose structure, shapes and dtypes must not change.
 
 

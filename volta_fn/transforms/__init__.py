@@ -12,6 +12,9 @@ Importing this package registers the rules of calls and control flow, so every t
 - functions with rules of their own: `custom_call` (what they share, and `custom_vmap`), `custom_derivatives`, and `implicit` (solvers,
   linear functions, and rounding to fewer bits, which is made of these);
 - `checkpoint`: recomputation in the backward pass.
+
+Names that differ from JAX's: `Linear` is JAX's UndefinedPrimal, `Zero` its symbolic zero; `PartialEvalTrace` and `UnknownTracer` are its
+JaxprTrace and JaxprTracer; `merge` is merge_lists, and `marked` returns one of the lists of partition_list.
 """
 
 from volta_fn.transforms import call_rules as _call_rules  # noqa: F401  # registers the rules of jit and of attention

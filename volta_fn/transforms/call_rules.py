@@ -6,11 +6,13 @@ Programs derived from the called one, residuals that follow cheaply from others,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import is_
 from typing import Any
 
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, inline_calls, program_cache
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, inline_calls, program_cache, reads_of
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import bind
@@ -19,6 +21,8 @@ from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, insta
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.transforms.differentiation import (
     PartialEvalTrace,
+    dce_rules,
+    eliminate_dead_code,
     jvp_jaxpr,
     jvp_rules,
     linear_marks,
@@ -63,25 +67,22 @@ def with_unused(closed: ClosedJaxpr, extra: Sequence[ShapedArray]) -> ClosedJaxp
 
 
 @program_cache
-def split_program(
-    closed: ClosedJaxpr, is_unknown: Sequence[bool], forced_unknown: Sequence[bool]
-) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
-    """Split a program like `partial_eval_jaxpr`, with more outputs unknown.
+def narrow_programs(
+    first: ClosedJaxpr, others: Sequence[ClosedJaxpr], used: Sequence[bool]
+) -> tuple[list[bool], tuple[ClosedJaxpr, ...] | None]:
+    """Drop the dead code of programs of equal types, if outputs are `used` alike.
 
-    The outputs that `forced_unknown` marks are unknown even if they could be known. The known program returns those as its first residuals,
-    which the unknown program forwards.
+    Returns which inputs any of them reads, and the programs of those; None if nothing is dropped.
     """
-    known_program, unknown_program, out_unknown = partial_eval_jaxpr(closed, is_unknown)
-    is_forwarded = [f for f, u in zip(forced_unknown, out_unknown, strict=True) if not u]
-    if not any(is_forwarded):
-        return known_program, unknown_program, out_unknown
-    known_outs, residuals = known_program.outvars[: len(is_forwarded)], known_program.outvars[len(is_forwarded) :]
-    forwarded_inputs = [Var(v.aval) for v in marked(known_outs, is_forwarded)]
-    outs_unknown = [u or f for u, f in zip(out_unknown, forced_unknown, strict=True)]
-    outvars = merge(marked(out_unknown, outs_unknown), unknown_program.outvars, forwarded_inputs)
-    known_outvars = [*marked(known_outs, is_forwarded, False), *marked(known_outs, is_forwarded), *residuals]
-    forwarding = unknown_program.replace(invars=[*forwarded_inputs, *unknown_program.invars], outvars=outvars)
-    return known_program.replace(outvars=known_outvars), forwarding, outs_unknown
+    programs = [eliminate_dead_code(p, used) for p in (first, *others)]
+    reads = [any(column) for column in zip(*map(reads_of, programs), strict=True)]
+    narrowed = tuple([with_inputs(p, reads) for p in programs])
+    return reads, None if all(map(is_, narrowed, (first, *others))) else narrowed
+
+
+def with_inputs(closed: ClosedJaxpr, marks: Sequence[bool]) -> ClosedJaxpr:
+    """Return the program of the marked inputs, the others of which it does not read."""
+    return closed if all(marks) else closed.replace(invars=marked(closed.invars, marks))
 
 
 def compose(first: ClosedJaxpr, second: ClosedJaxpr, name: str) -> ClosedJaxpr:
@@ -109,21 +110,24 @@ _LARGEST_POWER = 4
 
 
 @program_cache
-def split_call(closed: ClosedJaxpr, is_unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
-    """Split a program like `partial_eval_jaxpr`, with fewer residuals."""
+def partial_eval_recomputing(closed: ClosedJaxpr, is_unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
+    """Split as `partial_eval_jaxpr`, and recompute residuals that follow from others."""
     known_program, unknown_program, out_unknown = partial_eval_jaxpr(closed, is_unknown)
     jaxpr, count = known_program.jaxpr, out_unknown.count(False)
     outputs, residuals = jaxpr.outvars[:count], jaxpr.outvars[count:]
-    choice = _Choice(known_program, outputs, residuals)
+    choice = _SavedResiduals(known_program, outputs, residuals)
     if not choice.recomputed:
         return known_program, unknown_program, out_unknown
     saved = list(choice.saved)
-    recomputation = ClosedJaxpr(Jaxpr([], saved, residuals, [e for e in known_program.eqns if id(e) in choice.recomputed]), [])
+    equations = [e for e in known_program.eqns if id(e) in choice.recomputed]
+    recomputation = known_program.replace(consts=[], constvars=[], invars=saved, outvars=residuals, eqns=equations)
     return dce_jaxpr(known_program.replace(outvars=[*outputs, *saved])), compose(recomputation, unknown_program, "derivative"), out_unknown
 
 
-class _Choice:
-    """Which residuals are saved, and by which equations the others are recomputed.
+class _SavedResiduals:
+    """The residuals to save, and the equations by which the others are recomputed.
+
+    The caller keeps outputs alive anyway: one, no larger than a residual, may be saved in its place, so that what is saved never grows.
 
     Attributes:
         saved: the residuals to save, and outputs that others are recomputed from.
@@ -139,17 +143,14 @@ class _Choice:
         variables = {v for v in residuals if type(v) is Var}
         # In the order of the program, so that what a residual may be recomputed from is decided first.
         for var in sorted(variables, key=lambda v: order.get(v, -1)):
-            equations = self._recomputation(var)
+            equations = self._recompute_or_none(var)
             if equations is None:
                 self.saved[var] = None
             else:
                 self.recomputed |= equations
 
-    def _recomputation(self, var: Var) -> set[int] | None:
-        """Return the equations that compute a residual from saved values, or None.
-
-        At most one of these values is an output that was not saved yet, and no larger than the residual; it is saved then.
-        """
+    def _recompute_or_none(self, var: Var) -> set[int] | None:
+        """Return the equations that recompute a residual from what is saved, or None."""
         equations: set[int] = set()
         sources: dict[Var, None] = {}
         stack: list[Var] = [var]
@@ -205,6 +206,12 @@ def batch_of_call(
     return call(batched, to_front(args, dims)), [0 if s else None for s in out_stacked]
 
 
+def dce_of_call(params: dict[str, Any], used: Sequence[bool], **changes: Any) -> tuple[Sequence[bool], Sequence[bool], dict[str, Any]]:
+    """Return the operands, the results and the parameters of a call without dead code."""
+    reads, narrowed = narrow_programs(params["jaxpr"], (), used)
+    return reads, used, params if narrowed is None else {**params, "jaxpr": narrowed[0], **changes}
+
+
 # The rules of `jit`'s primitive: they transform the program, and keep the call.
 
 
@@ -226,10 +233,10 @@ def _jit_jvp(
 @partial_eval_rules.register(jit_p)
 def _jit_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     is_unknown = [trace.is_unknown(a) for a in args]
-    known_program, unknown_program, out_unknown = split_call(params["jaxpr"], is_unknown)
+    known_program, unknown_program, out_unknown = partial_eval_recomputing(params["jaxpr"], is_unknown)
     inputs = marked(args, is_unknown, False)
     flat = bind(jit_p, *inputs, **call_params(known_program, params["name"]))
-    arguments: dict[Any, Array] = dict(zip(known_program.invars, inputs, strict=True))  # rather than results that are their copies
+    arguments: dict[Any, Array] = dict(zip(known_program.invars, inputs, strict=True))  # as results, residuals would be copies of these
     residuals = [arguments.get(v, r) for v, r in zip(known_program.outvars, flat, strict=True)][out_unknown.count(False) :]
     recorded = trace.record(jit_p, [*residuals, *marked(args, is_unknown)], call_params(unknown_program, params["name"]))
     return tuple(merge(out_unknown, recorded, flat))
@@ -245,6 +252,9 @@ def _jit_batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]
 ) -> tuple[Sequence[Array], list[int | None]]:
     return batch_of_call(jit_call(name), jaxpr, axis, args, dims)
+
+
+dce_rules[jit_p] = partial(dce_of_call, donated=())
 
 
 # The rules of attention: each call's expansion is derived from another's.
@@ -265,7 +275,7 @@ def _attention_jvp(
     body = _attention_tangent_program(jaxpr, nonzero)
     operands = (*primals, out, statistics, *[instantiate(t) for t in marked(tangents[: len(nonzero)], nonzero)])
     (tangent,) = bind(attention_tangent_p, *operands, **attention_params(body, form, tuple(nonzero)))
-    return (out, statistics), [tangent, instantiate(zeros[1])]  # for recordings, in which all results have tangents
+    return (out, statistics), [tangent, instantiate(zeros[1])]  # since `eager` records a call only if all its results have tangents
 
 
 @jvp_rules.register(attention_tangent_p, attention_gradient_p)
@@ -287,9 +297,7 @@ def _attention_tangent_program(jaxpr: ClosedJaxpr, nonzero: Sequence[bool]) -> C
     pruned = dce_jaxpr(flat, [False, False, True, *[False] * (len(derived.out_avals) - 3)])
     inner = pruned.jaxpr
     unused = [Var(a) for a in jaxpr.out_avals]
-    return ClosedJaxpr(
-        Jaxpr(inner.constvars, [*inner.invars[:count], *unused, *inner.invars[count:]], inner.outvars, inner.eqns), pruned.consts
-    )
+    return pruned.replace(invars=[*inner.invars[:count], *unused, *inner.invars[count:]])
 
 
 @transpose_rules.register(attention_tangent_p)

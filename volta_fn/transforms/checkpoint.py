@@ -19,9 +19,9 @@ from volta_fn.core.staging import check_callable, eval_jaxpr, function_name, pos
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.primitives.call import call_primitive, jit_p, optimization_barrier_p
 from volta_fn.primitives.contraction import dot_general_p
-from volta_fn.transforms.call_rules import Call, batch_of_call, compose, jit_call, jvp_of_call, transpose_of_call
+from volta_fn.transforms.call_rules import Call, batch_of_call, compose, dce_of_call, jit_call, jvp_of_call, transpose_of_call
 from volta_fn.transforms.custom_call import Programs
-from volta_fn.transforms.differentiation import PartialEvalTrace, in_checkpoint, linear_marks, marked, merge, partial_eval_jaxpr
+from volta_fn.transforms.differentiation import PartialEvalTrace, dce_rules, in_checkpoint, linear_marks, marked, merge, partial_eval_jaxpr
 
 Policy = Callable[..., bool]
 P = ParamSpec("P")
@@ -183,6 +183,7 @@ def _batch(
 
 
 checkpoint_p = call_primitive("checkpoint", jvp=_jvp, transpose=_transpose, partial_eval=_partial_eval, batch=_batch)
+dce_rules[checkpoint_p] = dce_of_call
 
 # Names and policies.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn.core.arrays.array import Array
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, dce_jaxpr, has_effects, inline_calls, program_cache
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Literal, Var, dce_jaxpr, has_effects, inline_calls, program_cache, reads_of
 from volta_fn.core.primitive import AxisData, Zero
 from volta_fn.core.refs import Ref, read_all, write_all
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
@@ -24,10 +24,12 @@ from volta_fn.primitives.elementwise.selection import eq, select, select_n
 from volta_fn.primitives.loops import cond_p, while_p
 from volta_fn.primitives.reduction import reduce_or
 from volta_fn.primitives.scan import scan_p
-from volta_fn.transforms.call_rules import paired_order, reordered, split_program, with_unused
+from volta_fn.transforms.call_rules import narrow_programs, paired_order, reordered, with_inputs, with_unused
 from volta_fn.transforms.differentiation import (
-    Backward,
+    BackwardProgram,
     PartialEvalTrace,
+    dce_rules,
+    eliminate_dead_code,
     fixed_point,
     jvp_jaxpr,
     jvp_rules,
@@ -35,6 +37,7 @@ from volta_fn.transforms.differentiation import (
     marked,
     merge,
     nonzero_marks,
+    partial_eval_forced,
     partial_eval_rules,
     per_operand,
     split_tangents,
@@ -43,6 +46,69 @@ from volta_fn.transforms.differentiation import (
     with_zeros,
 )
 from volta_fn.transforms.vmap import batch_jaxpr, batching_rules, stack_if
+
+# Dead-code elimination: control flow without the results that nothing uses, and what only they need.
+
+Marks = tuple[bool, ...]
+
+
+@dce_rules.register(cond_p)
+def _cond_dce(params: dict[str, Any], used: Marks) -> tuple[Sequence[bool], Marks, dict[str, Any]]:
+    first, *others = params["branches"]
+    reads, narrowed = narrow_programs(first, others, used)
+    return [True, *reads], used, params if narrowed is None else {**params, "branches": narrowed}
+
+
+@dce_rules.register(scan_p)
+def _scan_dce(params: dict[str, Any], used: Marks) -> tuple[Marks, Marks, dict[str, Any]]:
+    consts, count = params["num_consts"], params["num_carry"]
+    operands, results, program = _narrow_scan_body(params["jaxpr"], consts, count, used)
+    is_same = program is params["jaxpr"]
+    return operands, results, params if is_same else _scan_params(params, program, sum(operands[:consts]), sum(results[:count]))
+
+
+@program_cache
+def _narrow_scan_body(body: ClosedJaxpr, consts: int, count: int, used: Marks) -> tuple[Marks, Marks, ClosedJaxpr]:
+    ys = used[count:]
+
+    def step(carry: Sequence[bool]) -> tuple[ClosedJaxpr, Marks]:
+        program = eliminate_dead_code(body, (*carry, *ys))
+        return program, reads_of(program)[consts : consts + count]
+
+    program, carry = fixed_point(used[:count], step)
+    reads = reads_of(program)
+    operands = (*reads[:consts], *carry, *reads[consts + count :])
+    return operands, (*carry, *ys), with_inputs(program, operands)
+
+
+@dce_rules.register(while_p)
+def _while_dce(params: dict[str, Any], used: Marks) -> tuple[Marks, Marks, dict[str, Any]]:
+    cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+    first, second = params["cond_nconsts"], params["body_nconsts"]
+    operands, carry, cond_program, body_program = _narrow_while_programs(body, cond, first, second, used)
+    is_same = cond_program is cond and body_program is body
+    counts = {"cond_nconsts": sum(operands[:first]), "body_nconsts": sum(operands[first : first + second])}
+    return operands, carry, params if is_same else {"cond_jaxpr": cond_program, "body_jaxpr": body_program, **counts}
+
+
+@program_cache
+def _narrow_while_programs(
+    body: ClosedJaxpr, cond: ClosedJaxpr, first: int, second: int, used: Marks
+) -> tuple[Marks, Marks, ClosedJaxpr, ClosedJaxpr]:
+    condition = eliminate_dead_code(cond)
+    tested = reads_of(condition)
+
+    def step(carry: Sequence[bool]) -> tuple[ClosedJaxpr, Marks]:
+        program = eliminate_dead_code(body, carry)
+        return program, reads_of(program)[second:]
+
+    program, carry = fixed_point([a or b for a, b in zip(used, tested[first:], strict=True)], step)
+    reads = reads_of(program)[:second]
+    return (
+        (*tested[:first], *reads, *carry), tuple(carry),
+        with_inputs(condition, (*tested[:first], *carry)), with_inputs(program, (*reads, *carry)),
+    )  # fmt: skip
+
 
 # The rules of `scan`.
 #
@@ -59,7 +125,7 @@ class _Operands(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[Any], params: dict[str, Any]) -> _Operands:
-        return cls.split(values, params["num_consts"], params["num_carry"])
+        return cls.split(tuple(values), params["num_consts"], params["num_carry"])  # tuples, since marks are keys of caches
 
     @classmethod
     def split(cls, values: Sequence[Any], num_consts: int, num_carry: int) -> _Operands:
@@ -127,18 +193,18 @@ class _Split(NamedTuple):
 
 @partial_eval_rules.register(scan_p)
 def _scan_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
-    split, flat, operands, unknown_params = _run_known_loop(args, [trace.is_unknown(a) for a in args], params)
+    split, flat, operands, unknown_params = _split_scan(args, [trace.is_unknown(a) for a in args], params)
     return tuple(merge(split.out_unknown, trace.record(scan_p, operands, unknown_params), flat))
 
 
-def _run_known_loop(
+def _split_scan(
     args: Sequence[Any], is_unknown: Sequence[bool], params: dict[str, Any]
 ) -> tuple[_Split, Sequence[Array], list[Any], dict[str, Any]]:
-    """Run the known loop of a scan.
+    """Split a scan, and run its known loop.
 
     Returns the split, the known outputs, and the operands and parameters of the unknown loop.
     """
-    unknown = _Operands.of(tuple(is_unknown), params)
+    unknown = _Operands.of(is_unknown, params)
     split = _split_body(params["jaxpr"], params["num_carry"], unknown)
     values = _Operands.of(args, params)
     consts, rows = marked(values.consts, unknown.consts, False), marked(values.rows, unknown.rows, False)
@@ -160,7 +226,7 @@ def _split_body(closed: ClosedJaxpr, count: int, is_unknown: _Operands) -> _Spli
     not_forced = [False] * (len(closed.out_avals) - count)
 
     def step(carry: list[bool]) -> tuple[Any, Sequence[bool]]:
-        result = split_program(closed, [*is_unknown.consts, *carry, *is_unknown.rows], [*carry, *not_forced])
+        result = partial_eval_forced(closed, [*is_unknown.consts, *carry, *is_unknown.rows], [*carry, *not_forced])
         return result, result[2][:count]
 
     (known_program, unknown_program, out_unknown), carry_unknown = fixed_point(is_unknown.carry, step)
@@ -178,9 +244,7 @@ def _split_body(closed: ClosedJaxpr, count: int, is_unknown: _Operands) -> _Spli
     is_stacked = [not i and v not in row_of for i, v in zip(is_invariant, residuals, strict=True)]
     jaxpr = known_program.jaxpr
     eqns = [e for e in jaxpr.eqns if not has_effects(e) and not any(v in varying for v in e.outvars)]
-    invariants = dce_jaxpr(
-        ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars[:consts], marked(residuals, is_invariant), eqns), known_program.consts)
-    )
+    invariants = dce_jaxpr(known_program.replace(invars=jaxpr.invars[:consts], outvars=marked(residuals, is_invariant), eqns=eqns))
     known_body = dce_jaxpr(known_program, [*[True] * outputs, *is_stacked])
     # The unknown program takes (*residuals, *consts, *carry, *rows); its varying residuals become rows.
     positions, first_row = range(len(residuals)), len(residuals) + sum(is_unknown.consts) + sum(carry_unknown)
@@ -198,33 +262,33 @@ def _split_body(closed: ClosedJaxpr, count: int, is_unknown: _Operands) -> _Spli
 
 @transpose_rules.register(scan_p)
 def _scan_transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
-    if all(v.aval.is_differentiable for v in _Operands.of(params["jaxpr"].invars, params).carry):
-        return _transposed_loop(cotangents, args, params)
-    # The carry holds a counter, say: what depends on no linear operand is computed first, by a loop of its own.
     is_linear = linear_marks(args)
-    split, _, operands, linear_params = _run_known_loop(args, is_linear, params)
-    results = _Operands.of(_transposed_loop(marked(cotangents, split.out_unknown), operands, linear_params), linear_params)
     linear = _Operands.of(is_linear, params)
+    # Linearization leaves loops whose carry is linear; one that is transposed as it was written, as of a custom_jvp, may carry a counter.
+    if all(linear.carry) or all(_split_body(params["jaxpr"], params["num_carry"], linear).carry_unknown):
+        return _transposed_loop(cotangents, args, params)
+    split, _, operands, linear_params = _split_scan(args, is_linear, params)
+    results = _Operands.of(_transposed_loop(marked(cotangents, split.out_unknown), operands, linear_params), linear_params)
     residuals = len(results.consts) - sum(linear.consts), len(results.rows) - sum(linear.rows)
     cotangents_in_order = iter([*results.consts[residuals[0] :], *results.carry, *results.rows[residuals[1] :]])
     return [next(cotangents_in_order) if mark else None for mark in (*linear.consts, *split.carry_unknown, *linear.rows)]
 
 
 def _transposed_loop(cotangents: Sequence[Any], args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
-    """Run the loop backwards, carrying cotangents, and sums of those of the consts."""
+    """Run the loop backwards, carrying cotangents, and totals of those of the consts."""
     closed, count = params["jaxpr"], params["num_carry"]
-    linear, values = _Operands.of(tuple(linear_marks(args)), params), _Operands.of(args, params)
+    linear, values = _Operands.of(linear_marks(args), params), _Operands.of(args, params)
     ys_nonzero = nonzero_marks(cotangents[count:])
     backward = _backward_body(closed, linear, ys_nonzero)
-    carry = [*[instantiate(Zero(a)) for a in backward.sums], *map(instantiate, cotangents[:count]), *read_all(backward.refs)]
+    carry = [*[instantiate(Zero(a)) for a in backward.totals], *map(instantiate, cotangents[:count]), *read_all(backward.refs)]
     rows = [*marked(values.rows, linear.rows, False), *marked(cotangents[count:], ys_nonzero)]
     opposite = {**params, "reverse": not params["reverse"]}
     flat = _bind_scan(opposite, backward.body, marked(values.consts, linear.consts, False), carry, rows)
-    sum_count, carry_count = len(backward.sums), len(carry)
-    write_all(backward.refs, flat[sum_count + count : carry_count])
+    total_count, carry_count = len(backward.totals), len(carry)
+    write_all(backward.refs, flat[total_count + count : carry_count])
     return [
-        *per_operand(flat[:sum_count], linear.consts, backward.const_has_cotangent),
-        *flat[sum_count : sum_count + count],
+        *per_operand(flat[:total_count], linear.consts, backward.const_has_cotangent),
+        *flat[total_count : total_count + count],
         *per_operand(flat[carry_count:], linear.rows, backward.row_has_cotangent),
     ]
 
@@ -232,13 +296,13 @@ def _transposed_loop(cotangents: Sequence[Any], args: Sequence[Any], params: dic
 class _BackwardLoop(NamedTuple):
     """The body of a backward loop.
 
-    It takes the consts that are not linear; sums, cotangents of the carry, and values of references; the rows that are not linear, and the
-    nonzero cotangents of y. It returns the next sums, cotangents of the carry, values of references, and cotangents of rows.
+    It takes the consts that are not linear; totals, cotangents of the carry, and values of references; the rows that are not linear, and
+    the nonzero cotangents of y. It returns the next totals, cotangents of the carry, values of references, and cotangents of rows.
     """
 
     body: ClosedJaxpr
-    #: The types of the sums over all iterations, which are the cotangents of linear consts.
-    sums: list[ShapedArray]
+    #: The types of the totals over all iterations, which are the cotangents of linear consts.
+    totals: list[ShapedArray]
     #: The linear consts, and the linear rows, that have a cotangent.
     const_has_cotangent: Sequence[bool]
     row_has_cotangent: Sequence[bool]
@@ -251,30 +315,31 @@ def _backward_body(closed: ClosedJaxpr, linear: _Operands, ys_nonzero: Sequence[
     count = len(linear.carry)
     avals = _Operands.split(closed.in_avals, len(linear.consts), count)
     is_linear, ct_nonzero = [*linear.consts, *[True] * count, *linear.rows], [*[True] * count, *ys_nonzero]
-    # The cotangent of a const of which iterations read some elements is added to these of the sum.
+    # Where iterations read a few elements of a const (gather, slice), the body adds to those elements of the total, so that no iteration
+    # makes an array of the const's size.
     reads = {e.invars[0] for e in closed.eqns if e.primitive.accumulate is not None}
-    in_place = [number for number, mark in enumerate(linear.consts) if mark and closed.jaxpr.invars[number] in reads]
-    transposed, marks, refs = transpose_jaxpr(closed, is_linear, ct_nonzero, tuple(in_place))
+    with_totals = [position for position, mark in enumerate(linear.consts) if mark and closed.invars[position] in reads]
+    transposed, marks, refs = transpose_jaxpr(closed, is_linear, ct_nonzero, tuple(with_totals))
     has_cotangent = _Operands.split(marks, sum(linear.consts), count)  # of the linear operands
-    sums = marked(marked(avals.consts, linear.consts), has_cotangent.consts)
-    summed = marked(marked(range(len(linear.consts)), linear.consts), has_cotangent.consts)
-    is_in_place = [number in in_place for number in summed]
+    total_avals = marked(marked(avals.consts, linear.consts), has_cotangent.consts)
+    positions = marked(marked(range(len(linear.consts)), linear.consts), has_cotangent.consts)
+    is_added = [position in with_totals for position in positions]
     const_count, row_count = linear.consts.count(False), linear.rows.count(False)
 
     def run(*flat: Array) -> list[Array]:
         consts = flat[:const_count]
-        totals, carry, rows = _Operands.split(flat[const_count:], len(sums), count + len(refs))
+        totals, carry, rows = _Operands.split(flat[const_count:], len(total_avals), count + len(refs))
         cts, values = carry[:count], carry[count:]
-        flat_outs = eval_jaxpr(transposed, *consts, *rows[:row_count], *cts, *rows[row_count:], *marked(totals, is_in_place), *values)
+        flat_outs = eval_jaxpr(transposed, *consts, *rows[:row_count], *cts, *rows[row_count:], *marked(totals, is_added), *values)
         outs, last = iter(flat_outs[: len(flat_outs) - len(refs)]), flat_outs[len(flat_outs) - len(refs) :]
-        new_totals = [next(outs) if mark else add(total, next(outs)) for total, mark in zip(totals, is_in_place, strict=True)]
+        new_totals = [next(outs) if mark else add(total, next(outs)) for total, mark in zip(totals, is_added, strict=True)]
         new_cts = [next(outs) if h else instantiate(Zero(a)) for h, a in zip(has_cotangent.carry, avals.carry, strict=True)]
         return [*new_totals, *new_cts, *last, *outs]
 
     y_avals = [a.update(weak_type=False) for a in marked(closed.out_avals[count:], ys_nonzero)]
-    carry_avals = [*sums, *avals.carry, *[r.aval for r in refs]]
+    carry_avals = [*total_avals, *avals.carry, *[r.aval for r in refs]]
     inputs = [*marked(avals.consts, linear.consts, False), *carry_avals, *marked(avals.rows, linear.rows, False), *y_avals]
-    return _BackwardLoop(trace_to_jaxpr(run, inputs, "backward"), sums, has_cotangent.consts, has_cotangent.rows, refs)
+    return _BackwardLoop(trace_to_jaxpr(run, inputs, "backward"), total_avals, has_cotangent.consts, has_cotangent.rows, refs)
 
 
 # Batching.
@@ -341,14 +406,15 @@ def _while_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any)
 @partial_eval_rules.register(while_p)
 def _while_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     """Run the loop for the known values; the recorded loop computes them again."""
+    # With effects, as in JAX: residuals of each iteration cannot be saved, since the number of iterations is unknown.
     cond_unknown, consts_unknown, start_unknown = _by_role([trace.is_unknown(a) for a in args], params)
 
     def step(marks: list[bool]) -> tuple[Any, Sequence[bool]]:
-        known_program, _, out = split_program(params["body_jaxpr"], [*consts_unknown, *marks], marks)
+        known_program, _, out = partial_eval_forced(params["body_jaxpr"], [*consts_unknown, *marks], marks)
         return known_program, out
 
     known_program, is_unknown = fixed_point(start_unknown, step)
-    known_cond, _, (cond_out_unknown,) = split_program(params["cond_jaxpr"], [*cond_unknown, *is_unknown], [False])
+    known_cond, _, (cond_out_unknown,) = partial_eval_forced(params["cond_jaxpr"], [*cond_unknown, *is_unknown], [False])
     recorded = trace.record(while_p, args, params)
     if cond_out_unknown or all(is_unknown):
         return recorded
@@ -491,8 +557,8 @@ def _split_branches(first: ClosedJaxpr, others: Branches, is_unknown: Sequence[b
     """Split every branch, with equal unknown outputs and types of residuals."""
     branches = (first, *others)
     not_forced = [False] * len(first.out_avals)
-    out_unknown = _union([split_program(b, is_unknown, not_forced)[2] for b in branches])
-    splits = [split_program(b, is_unknown, out_unknown) for b in branches]
+    out_unknown = _union([partial_eval_forced(b, is_unknown, not_forced)[2] for b in branches])
+    splits = [partial_eval_forced(b, is_unknown, out_unknown) for b in branches]
     count = out_unknown.count(False)
     # The fewest types that have room for the residuals of any one branch.
     counts: Counter[ShapedArray] = Counter()
@@ -556,7 +622,9 @@ def _transpose_branches(
     return tuple([_with_required_results(b, has_cotangent, avals, refs) for b in backwards]), has_cotangent, refs
 
 
-def _with_required_results(backward: Backward, required: Sequence[bool], avals: Sequence[ShapedArray], refs: Sequence[Ref]) -> ClosedJaxpr:
+def _with_required_results(
+    backward: BackwardProgram, required: Sequence[bool], avals: Sequence[ShapedArray], refs: Sequence[Ref]
+) -> ClosedJaxpr:
     """Let a backward program return zeros for cotangents that it does not compute.
 
     It takes and returns the values of all `refs`.

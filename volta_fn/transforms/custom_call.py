@@ -22,7 +22,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
 from volta_fn.core.primitive import AxisData, Primitive, RuleOf, SharedParams, Zero
 from volta_fn.core.refs import PassedRefError, Ref, check_distinct, check_no_refs, positions_of_refs
 from volta_fn.core.staging import (
-    JaxprTrace,
+    DynamicJaxprTrace,
     check_callable,
     eval_jaxpr,
     function_name,
@@ -171,7 +171,7 @@ class Arguments(NamedTuple):
         return [i for i in range(len(self.positions) + len(self.differentiable)) if i not in self.positions]
 
 
-class Rule:
+class UserRule:
     """A user's rule for one call, on flat lists: first the tracers in fixed arguments."""
 
     def __init__(self, function: Any, arguments: Arguments, in_tree: Any, traced: TracedCall, numbers: dict[int, Any]) -> None:
@@ -200,7 +200,8 @@ def _python_numbers(leaves: Sequence[Any]) -> dict[int, Any]:
 
     They stay numbers for a user's function and rules, as in JAX, unless the call becomes part of a program.
     """
-    return {} if isinstance(current_trace(), JaxprTrace) else {i: x for i, x in enumerate(leaves) if type(x) in (bool, int, float, complex)}
+    is_traced = isinstance(current_trace(), DynamicJaxprTrace)
+    return {} if is_traced else {i: x for i, x in enumerate(leaves) if type(x) in (bool, int, float, complex)}
 
 
 def positional_arguments(name: str, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -251,7 +252,7 @@ class CustomFunction(RuledFunction):
     def __reduce__(self) -> str:
         return getattr(self, "__qualname__", self.name)  # as functions: pickled by name, copied as themselves
 
-    def call(self, primitive: Primitive, rule: type[Rule], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, primitive: Primitive, rule: type[UserRule], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function; under a transform, as an equation with a program and a rule."""
         if current_trace() is EVAL:
             return self._in_python(args, kwargs)
@@ -261,10 +262,11 @@ class CustomFunction(RuledFunction):
         if current_trace().runs_now(values):
             return self._in_python(args, kwargs)
         numbers = {} if self.is_internal else _python_numbers(leaves)
+        # Traced for the structure and types of the result, which rules' results must have; it runs only where nothing is differentiated.
         traced, operands = self._program(arguments, in_tree, values, numbers)
         params: dict[str, Any] | None = traced.params
         if params is None:
-            without_values = arguments._replace(differentiable=(None,) * len(arguments.differentiable))
+            without_values = arguments._replace(differentiable=(None,) * len(arguments.differentiable))  # as rules outlive the call
             params = {
                 "call_jaxpr": traced.jaxpr,
                 "rule": rule(self, without_values, in_tree, traced, numbers),
@@ -272,7 +274,7 @@ class CustomFunction(RuledFunction):
             }
             if self.is_internal:
                 params = traced.params = SharedParams(params)
-        return tree.unflatten(traced.out_tree, current_trace().process(primitive, operands, params))
+        return tree.unflatten(traced.out_tree, current_trace().process(primitive, operands, params))  # `bind` would copy `SharedParams`
 
     def _in_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function itself."""
@@ -364,8 +366,8 @@ def checked_outputs(outs: Any, out_tree: Any, avals: Sequence[ShapedArray], labe
 def as_tangent(tangent: Any, aval: ShapedArray, label: str, of: str, rounded: bool = False) -> Any:
     """Convert a tangent or cotangent (None: zero) of a value of type `aval`.
 
-    With `rounded`, it may be of another precision. Raises a `ShapeError` that names it as `label`, and the value as `of`, if it has
-    another shape or dtype.
+    With `rounded`, it may be of another precision. Raises `ShapeError` for another shape or dtype; `label` and `of` name the tangent and
+    its value in the message.
     """
     expected = aval.tangent_aval()
     if type(tangent) is Zero and tangent.aval.shape != expected.shape:

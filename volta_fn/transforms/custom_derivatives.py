@@ -22,7 +22,7 @@ from volta_fn.primitives.call import call_primitive
 from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_front
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.settings import current as settings
-from volta_fn.transforms.custom_call import CustomFunction, Rule, as_tangent, batch_custom_call, check_captured, checked_outputs
+from volta_fn.transforms.custom_call import CustomFunction, UserRule, as_tangent, batch_custom_call, check_captured, checked_outputs
 from volta_fn.transforms.differentiation import (
     backward_pass,
     in_checkpoint,
@@ -101,7 +101,7 @@ class custom_jvp(CustomFunction):  # JAX's name
         return self.call(custom_jvp_call_p, JvpRule, args, kwargs)
 
 
-class JvpRule(Rule):
+class JvpRule(UserRule):
     """A derivative rule; tangents of fixed arguments are ignored."""
 
     def __call__(self, primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[list[Array], list[Any]]:
@@ -121,7 +121,7 @@ class JvpRule(Rule):
         return values, [as_tangent(t, v.aval, name, "a result") for t, v in zip(out_tangents, values, strict=True)]
 
 
-def _parts(rule: Rule, pair: Any, second: str, label: str) -> tuple[list[Array], list[Any], tree.TreeDef]:
+def _parts(rule: UserRule, pair: Any, second: str, label: str) -> tuple[list[Array], list[Any], tree.TreeDef]:
     """Return the outputs of a forward rule, and the leaves of what comes with them."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise TreeError(f"{label} must return (out, {second}), got {type(pair).__name__}")
@@ -176,7 +176,7 @@ custom_jvp_call_p = call_primitive(
 # `custom_vjp`: users' reverse derivatives, as a forward and a backward pass.
 
 #: ``backward(residuals, cotangents)`` gives a cotangent (or a `Zero`) for each operand.
-Backward = Callable[[Sequence[Array], Sequence[Any]], list[Any]]
+BackwardRule = Callable[[Sequence[Array], Sequence[Any]], list[Any]]
 
 
 def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
@@ -244,10 +244,10 @@ class CustomVJPPrimal:
     perturbed: bool
 
 
-class VjpRule(Rule):
+class VjpRule(UserRule):
     """A pair of rules, forward and backward."""
 
-    def forward(self, primals: Sequence[Array], perturbed: Sequence[bool]) -> tuple[list[Array], list[Array], Backward]:
+    def forward(self, primals: Sequence[Array], perturbed: Sequence[bool]) -> tuple[list[Array], list[Array], BackwardRule]:
         """Return the outputs, the residuals, and the backward pass."""
         label = f"the forward rule of {self.function.name}"
         fwd: Any = self.function.fwd
@@ -313,7 +313,7 @@ def _leaves_like(arg: Any, cotangent: Any) -> list[Any] | None:
 class _BatchedVjpRule(_BatchedRule):
     """A pair of rules of stacked operands."""
 
-    def forward(self, primals: Sequence[Array], perturbed: Sequence[bool]) -> tuple[list[Array], list[Array], Backward]:
+    def forward(self, primals: Sequence[Array], perturbed: Sequence[bool]) -> tuple[list[Array], list[Array], BackwardRule]:
         count_and_backward: list[Any] = []
 
         def forward_example(*values: Array) -> list[Array]:
@@ -325,7 +325,7 @@ class _BatchedVjpRule(_BatchedRule):
         count, backward = count_and_backward
         return flat[:count], flat[count:], functools.partial(self._backward, backward)
 
-    def _backward(self, backward: Backward, residuals: Sequence[Array], cotangents: Sequence[Any]) -> list[Any]:
+    def _backward(self, backward: BackwardRule, residuals: Sequence[Array], cotangents: Sequence[Any]) -> list[Any]:
         results = _mapped(backward, self.axis, residuals, cotangents)
         return [self._for_operand(ct, is_stacked) for ct, is_stacked in zip(results, self.stacked, strict=True)]
 
@@ -336,7 +336,7 @@ class _BatchedVjpRule(_BatchedRule):
         return Zero(ct.aval.update(shape=ct.aval.shape[1:])) if type(ct) is Zero else reduce_sum(ct, (0,))
 
 
-def _mapped(backward: Backward, axis: AxisData, residuals: Sequence[Array], cotangents: Sequence[Any]) -> list[Any]:
+def _mapped(backward: BackwardRule, axis: AxisData, residuals: Sequence[Array], cotangents: Sequence[Any]) -> list[Any]:
     """Run a backward pass for all examples of stacked values; its results are stacked."""
     zeros: list[Zero] = []
     nonzero: list[bool] = []
@@ -376,7 +376,7 @@ def _jvp_custom_vjp(
 class _InexactBackward:
     """A backward pass that takes cotangents of the outputs with inexact dtype only."""
 
-    def __init__(self, backward: Backward, avals: Sequence[ShapedArray]) -> None:
+    def __init__(self, backward: BackwardRule, avals: Sequence[ShapedArray]) -> None:
         self.backward = backward
         self.avals = avals
 
@@ -398,7 +398,7 @@ def _no_forward_mode(*args: Any, **params: Any) -> NoReturn:
 
 
 def _tangent_transpose(
-    cotangents: Sequence[Any], *args: Any, backward: Backward, differentiable: tuple[bool, ...], out_avals: tuple[ShapedArray, ...]
+    cotangents: Sequence[Any], *args: Any, backward: BackwardRule, differentiable: tuple[bool, ...], out_avals: tuple[ShapedArray, ...]
 ) -> list[Any]:
     count = len(args) - sum(differentiable)
     if any(linear_marks(args[:count])):
@@ -407,7 +407,7 @@ def _tangent_transpose(
 
 
 def _tangent_batch(
-    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, backward: Backward, out_avals: Any, **params: Any
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, backward: BackwardRule, out_avals: Any, **params: Any
 ) -> tuple[Sequence[Array], list[int]]:
     def batched(residuals: Sequence[Array], cotangents: Sequence[Any]) -> list[Any]:
         return _mapped(backward, axis, residuals, cotangents)

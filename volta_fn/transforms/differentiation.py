@@ -1,7 +1,7 @@
 """Differentiation: tangents (JVP), linear programs of tangents, their transposes.
 
 Forward mode carries a tangent with each value. Linearization records the linear program from tangents to tangents, and its transpose is
-reverse mode.
+reverse mode. `gradient_flat` does both. Outside of traces `eager` does the same by compiled programs where it can.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, 
 from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices.device import Device, current_default_device
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, dce_jaxpr, program_cache
 from volta_fn.core.primitive import Linear, Primitive, Rule, RuleTable, Zero
 from volta_fn.core.refs import Ref, bound, discharged, read_all, write_all
 from volta_fn.core.staging import (
+    DynamicJaxprTrace,
     JaxprBuilder,
-    JaxprTrace,
+    constrain,
     current_position,
     eval_jaxpr,
     in_backward_pass,
@@ -43,6 +44,8 @@ from volta_fn.source import Position
 
 #: Rules of primitives whose derivatives need this layer or one above, or that users define.
 jvp_rules, transpose_rules, partial_eval_rules = RuleTable(), RuleTable(), RuleTable()
+#: Of primitives that hold programs: ``(params, marks of used results) -> (marks of operands, marks of results, params)`` without dead code.
+dce_rules = RuleTable()
 
 #: Whether the function of a `checkpoint` is being differentiated: residuals that its rules compute are dropped in the forward pass.
 in_checkpoint: ContextVar[bool] = ContextVar("in_checkpoint", default=False)
@@ -86,7 +89,7 @@ def split_tangents(flat: Sequence[Array], nonzero: Sequence[bool]) -> tuple[Sequ
 def per_operand(cotangents: Iterable[Any], linear: Sequence[bool], has_cotangent: Iterable[bool]) -> list[Any]:
     """Return a cotangent or None for each operand.
 
-    `linear` marks the linear operands, and `has_cotangent` those of the linear ones to which the cotangents belong, in order.
+    `has_cotangent` has an entry for each linear operand, and `cotangents` one for each True in it.
     """
     remaining, exists = iter(cotangents), iter(has_cotangent)
     return [next(remaining) if is_linear and next(exists) else None for is_linear in linear]
@@ -105,6 +108,26 @@ def fixed_point(start: Sequence[bool], step: Callable[[list[bool]], tuple[Any, S
         if union == marks:
             return result, marks
         marks = union
+
+
+# Dead-code elimination, inside control flow and calls too.
+
+
+def eliminate_dead_code(closed: ClosedJaxpr, used: Sequence[bool] | None = None) -> ClosedJaxpr:
+    """Drop equations that neither the `used` outputs (default: all) nor effects need.
+
+    The program keeps all of its inputs.
+    """
+    return dce_jaxpr(closed, used, _narrowed)
+
+
+def _narrowed(eqn: Equation, used: list[bool]) -> Equation:
+    if eqn.primitive not in dce_rules:
+        return eqn
+    operands, results, params = dce_rules[eqn.primitive](eqn.params, tuple(used))
+    if all(operands) and all(results) and params is eqn.params:
+        return eqn
+    return eqn.replace(marked(eqn.invars, operands), marked(eqn.outvars, results), params)
 
 
 # Forward-mode differentiation: values carry tangents, directional derivatives.
@@ -144,8 +167,8 @@ class JVPTracer(DifferentiatedTracer):
         self.tangent = tangent
 
     def constrain(self, sharding: Any) -> JVPTracer:
-        """Return the value with its primal split."""
-        return JVPTracer(self._trace, constrained(self.primal, sharding), self.tangent)
+        """Return the value with primal and tangent split."""
+        return JVPTracer(self._trace, constrained(self.primal, sharding), constrained(self.tangent, sharding))
 
     def __repr__(self) -> str:
         return f"Traced<{self.aval}>with<JVP, primal={self.primal!r}>"
@@ -260,6 +283,11 @@ class UnknownTracer(Tracer):
         """Describe where this tracer comes from."""
         return "a tangent that is being linearized"
 
+    def constrain(self, sharding: Any) -> UnknownTracer:
+        """Let the recorded program split the value, and its transpose the cotangent."""
+        self._trace.builder.shardings[self.variable] = sharding  # type: ignore[attr-defined]  # of a `PartialEvalTrace`
+        return self
+
 
 class PartialEvalTrace(Trace):
     """Evaluates operations on known values under the parent trace; records others."""
@@ -312,7 +340,7 @@ class PartialEvalTrace(Trace):
         Finding a line takes a microsecond. Eagerly the recorded program is transposed and dropped; its lines are seen if the results of
         single operations are inspected, or if the transpose is recorded in a program that is being traced.
         """
-        return position_in_scope() if settings.sees_results or isinstance(self.parent, JaxprTrace) else current_position.get()
+        return position_in_scope() if settings.sees_results or isinstance(self.parent, DynamicJaxprTrace) else current_position.get()
 
 
 def evaluate_known(closed: ClosedJaxpr, name: str = "") -> ClosedJaxpr:
@@ -335,11 +363,11 @@ class Linearization(NamedTuple):
     #: The outputs that depend on those inputs: all other tangents are zero.
     out_nonzero: list[bool]
 
-    def cut(self, count: int) -> tuple[ClosedJaxpr, list[bool]]:
-        """Cut the program to the first outputs, in place; return it and its marks."""
+    def of_first(self, count: int) -> tuple[ClosedJaxpr, list[bool]]:
+        """Return the program of the first outputs alone, and their marks."""
         out_nonzero = self.out_nonzero[:count]
-        del self.program.jaxpr.outvars[sum(out_nonzero) :]
-        return self.program, out_nonzero
+        used = [number < sum(out_nonzero) for number in range(len(self.program.outvars))]
+        return eliminate_dead_code(self.program, used), out_nonzero
 
 
 class LinearizeTrace(JVPTrace):
@@ -353,11 +381,10 @@ class LinearizeTrace(JVPTrace):
         self.tangents: list[UnknownTracer | Zero] = []
 
     def start(self, primals: Sequence[Array], nonzero: Sequence[bool] | None = None) -> list[Array]:
-        """Attach unknown tangents to the `nonzero` primals (default: of inexact dtype)."""
+        """Attach unknown tangents to `nonzero` primals (default: differentiable ones)."""
+        marks = [p.aval.is_differentiable for p in primals] if nonzero is None else nonzero
         avals = [p.aval.tangent_aval() for p in primals]
-        if nonzero is None:
-            nonzero = [a.dtype == p.dtype for a, p in zip(avals, primals, strict=True)]
-        self.tangents = [self.recorder.new_unknown(a) if nz else Zero(a) for nz, a in zip(nonzero, avals, strict=True)]
+        self.tangents = [self.recorder.new_unknown(a) if nz else Zero(a) for nz, a in zip(marks, avals, strict=True)]
         return [self.attach(p, t) for p, t in zip(primals, self.tangents, strict=True)]
 
     def end(self, results: Sequence[Array]) -> Linearization:
@@ -380,7 +407,7 @@ def linearize_flat(
 ) -> Linearization:
     """Run `function` on flat arrays, and record its derivative.
 
-    The inputs that are `nonzero` (default: those with inexact dtype) have tangents.
+    The inputs that are `nonzero` (default: the differentiable ones) have tangents.
     """
     trace = LinearizeTrace(current_trace(), name)
     try:
@@ -406,12 +433,35 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, is_unknown: Sequence[bool]) -> tuple
         finally:
             trace.finish()
         out_unknown = [trace.is_unknown(o) for o in outs]
-        unknown_program = trace.builder.build([u.variable for u in unknowns], [trace.atom(o) for o in marked(outs, out_unknown)])
+        program = trace.builder.build([u.variable for u in unknowns], [trace.atom(o) for o in marked(outs, out_unknown)])
+        unknown_program = eliminate_dead_code(program)  # so that what only dead tangents need is no residual
         return [*marked(outs, out_unknown, False), *unknown_program.consts], (unknown_program.jaxpr, out_unknown)
 
     known_program, (jaxpr, out_unknown) = trace_with_aux(trace_to_jaxpr, run, marked(avals, is_unknown, False), "known")
-    with_residuals = ClosedJaxpr(Jaxpr([], [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
-    return known_program, with_residuals, out_unknown
+    with_residuals = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
+    return known_program, ClosedJaxpr(with_residuals), out_unknown
+
+
+@program_cache
+def partial_eval_forced(
+    closed: ClosedJaxpr, is_unknown: Sequence[bool], forced_unknown: Sequence[bool]
+) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
+    """Split as `partial_eval_jaxpr`, with outputs of `forced_unknown` marks unknown.
+
+    So all branches have the same unknown outputs, and a loop's carry that is unknown after one iteration is so in each. The known program
+    returns outputs that it could know as its first residuals, which the unknown program forwards.
+    """
+    known_program, unknown_program, out_unknown = partial_eval_jaxpr(closed, is_unknown)
+    is_forwarded = [f for f, u in zip(forced_unknown, out_unknown, strict=True) if not u]
+    if not any(is_forwarded):
+        return known_program, unknown_program, out_unknown
+    known_outs, residuals = known_program.outvars[: len(is_forwarded)], known_program.outvars[len(is_forwarded) :]
+    forwarded_inputs = [Var(v.aval) for v in marked(known_outs, is_forwarded)]
+    outs_unknown = [u or f for u, f in zip(out_unknown, forced_unknown, strict=True)]
+    outvars = merge(marked(out_unknown, outs_unknown), unknown_program.outvars, forwarded_inputs)
+    known_outvars = [*marked(known_outs, is_forwarded, False), *marked(known_outs, is_forwarded), *residuals]
+    forwarding = unknown_program.replace(invars=[*forwarded_inputs, *unknown_program.invars], outvars=outvars)
+    return known_program.replace(outvars=known_outvars), forwarding, outs_unknown
 
 
 # Transposition: from cotangents of a linear program's outputs to those of inputs.
@@ -445,6 +495,7 @@ def backward_pass(
     #: The values of the non-linear variables.
     values: dict[Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     values.update((v, a) for v, a, is_linear in zip(jaxpr.invars, args, linear, strict=True) if not is_linear)
+    constrain(values, jaxpr.invars, jaxpr.shardings)
     with _backward_positions():
         # First the equations whose operands all have values.
         process = current_trace().process
@@ -456,13 +507,14 @@ def backward_pass(
                 current_position.set(eqn.position)
                 result = process(eqn.primitive, [_read(values, v) for v in eqn.invars], eqn.params)
                 values.update(zip(eqn.outvars, result if eqn.primitive.multiple_results else (result,), strict=True))
+                constrain(values, eqn.outvars, jaxpr.shardings)
         pending = _transpose_equations(jaxpr, values, cotangents, totals)
     return [_cotangent(pending, v) if is_linear else None for v, is_linear in zip(jaxpr.invars, linear, strict=True)]
 
 
 @contextmanager
 def _backward_positions() -> Iterator[None]:
-    """Mark a backward pass, which sets the current position by equation; restore both."""
+    """Mark that a backward pass is running; restore the position, which it sets."""
     position_token, backward_token = current_position.set(current_position.get()), in_backward_pass.set(True)
     try:
         yield
@@ -481,16 +533,17 @@ def _read(values: dict[Var, Any], atom: Atom) -> Any:
 
 def _transpose_equations(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Sequence[Any], totals: Mapping[Var, Any]) -> dict[Var, Any]:
     """Transpose the equations in reverse order; return the linear inputs' cotangents."""
-    # The cotangent of a variable is complete when the equation that computes it is reached. What reads some elements of an array adds to
-    # these alone, in its turn if there is a sum of other cotangents, else at the end.
+    # The cotangent of a variable is complete when the equation that computes it is reached. A gather or slice has a cotangent for a few
+    # elements of its operand. Added to a sum that exists, it touches these alone; by itself it would need an array of zeros. So, if no sum
+    # is pending yet, its addition waits in `late` until the operand's cotangent is needed.
     pending: dict[Var, Any] = {**totals}
     late: dict[Var, list[Callable[[Any], Any]]] = {}
 
     def complete(var: Var) -> Any:
         total = pending.pop(var, None)
-        for add_to in late.pop(var, ()):
-            total = add_to(total)
-        return total
+        for add_later in late.pop(var, ()):
+            total = add_later(total)
+        return total if total is None else constrained(total, jaxpr.shardings.get(var))
 
     _accumulate(pending, jaxpr.outvars, cotangents, values)
     for eqn in reversed(jaxpr.eqns):
@@ -507,13 +560,13 @@ def _transpose_equations(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Seque
             if type(arg) is Linear and arg.dtype in BOOL:  # a comparison's result, which is not linear even if no rule reads it
                 arg.refuse()
         if primitive.accumulate is not None and type(args[0]) is Linear:
-            add_to = partial(_add_where_read, transpose, primitive.accumulate, eqn, args, out_cotangents[0])
+            add_later = partial(_add_where_read, transpose, primitive.accumulate, eqn, args, out_cotangents[0])
             var = eqn.invars[0]
             assert isinstance(var, Var), "literals have values"
             if var in pending:
-                pending[var] = add_to(pending[var])
+                pending[var] = add_later(pending[var])
             else:
-                late.setdefault(var, []).append(add_to)
+                late.setdefault(var, []).append(add_later)
             continue
         if primitive.multiple_results:
             instantiated = [Zero(v.aval) if c is None else c for c, v in zip(out_cotangents, eqn.outvars, strict=True)]
@@ -546,7 +599,7 @@ def _no_transpose_rule(eqn: Equation) -> MissingRuleError:
     )
 
 
-class Backward(NamedTuple):
+class BackwardProgram(NamedTuple):
     """A backward program, and what its results are."""
 
     #: ``(*non-linear inputs, *nonzero cotangents, *totals, *values of refs) -> (*cotangents of linear inputs, *last values of refs)``
@@ -567,16 +620,18 @@ class Backward(NamedTuple):
 
 
 @program_cache
-def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Sequence[bool], summed: Sequence[int] = ()) -> Backward:
+def transpose_jaxpr(
+    closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Sequence[bool], with_totals: Sequence[int] = ()
+) -> BackwardProgram:
     """Derive the backward program.
 
-    Cotangents of the inputs of the numbers `summed` are added to totals.
+    Cotangents of the inputs at positions `with_totals` are added to totals, further inputs of the backward program.
     """
-    avals, outs = closed.in_avals, closed.out_avals
-    known_avals, ct_avals = marked(avals, linear, False), marked(outs, nonzero_cts)
-    inputs = [closed.jaxpr.invars[number] for number in summed]
+    outs = closed.out_avals
+    known_avals, ct_avals = marked(closed.in_avals, linear, False), marked(outs, nonzero_cts)
+    inputs = [closed.jaxpr.invars[position] for position in with_totals]
 
-    def derive(refs: list[Ref]) -> Backward:
+    def derive(refs: list[Ref]) -> BackwardProgram:
         def run(*flat: Array) -> tuple[list[Array], list[bool]]:
             rest = iter(flat)
             args = merge(linear, [None] * sum(linear), [next(rest) for _ in known_avals])
@@ -589,7 +644,7 @@ def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Se
             return [*marked(results, nonzero), *last], nonzero
 
         avals = [*known_avals, *ct_avals, *[v.aval for v in inputs], *[r.aval for r in refs]]
-        return Backward(*trace_with_aux(trace_derived, run, avals, "backward"), refs)
+        return BackwardProgram(*trace_with_aux(trace_derived, run, avals, "backward"), refs)
 
     return discharged(derive)
 
@@ -602,8 +657,8 @@ def gradient_flat(
 ) -> tuple[list[Array], list[Any]]:
     """Return the results of a function of flat arrays, and the gradient of the first.
 
-    The gradient is with respect to the inputs that are `nonzero`: arrays or `Zero`. `check` raises if the results are not those of a
-    function that has a gradient.
+    The gradient is with respect to the inputs that are `nonzero`: arrays or `Zero`. `check` is called before the backward pass, and raises
+    if the results are not those of a function that has a gradient.
     """
     linearization = linearize_flat(function, values, nonzero, name)
     outs = linearization.outs
@@ -616,13 +671,13 @@ def gradient_flat(
 @lru_cache(maxsize=64)
 def _unit_cotangent(aval: ShapedArray, device: Device) -> ConcreteArray:
     """Return the initial cotangent of a gradient: one."""
-    # It is weak if the result is, so that the gradient of Python numbers is weak, as in JAX; the types of linear programs are strong.
-    # It has the result's dtype even if 64 bits were allowed only while this was computed.
+    # It is weak if the result is, so that the gradient of Python numbers is weak, as in JAX. Programs that linearization records have
+    # strong types. NumPy makes it, which keeps 64 bits where default dtypes no longer allow them.
     return wrap(device.backend.put(np.ones((), aval.dtype)), array_spec(aval, device))
 
 
 def gradient_of_first(linearization: Linearization, device: Device) -> list[Any]:
-    """Return the gradient of the first result, whose linear program is cut to it."""
-    program, out_nonzero = linearization.cut(1)
-    # An alias, since it may be a gradient itself, which the user may delete or donate.
+    """Return the gradient of the first result."""
+    program, out_nonzero = linearization.of_first(1)
+    # An alias, since it is itself the gradient of the identity, which the user may delete or donate.
     return pull_back(program, [alias(_unit_cotangent(linearization.outs[0].aval, device))] if out_nonzero[0] else [])

@@ -154,6 +154,17 @@ class Recording(Trace):
         tracer.aval = aval
         return tracer
 
+    def results_of(self, function: Callable[..., Sequence[Array]]) -> list[Array]:
+        """Return the function's results for tracers of the inputs, and no other tracers."""
+        outs = list(run_under(self, function, *map(self.tracer, range(self.count), [v.aval for v in self.inputs])))
+        for out in outs:
+            check_alive(out)
+        return outs
+
+    def owns(self, value: Any) -> TypeGuard[RecordedTracer]:
+        """Return True if a value is one of this recording."""
+        return type(value) is RecordedTracer and value._trace is self
+
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Record an operation; evaluate it if it has no traced operand, or must not be."""
         if RecordedTracer not in map(type, args):
@@ -211,7 +222,7 @@ class Recording(Trace):
 
     def _evaluate(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Evaluate an operation; results with tangents become values of the recording."""
-        operands = [self.value(a) if type(a) is RecordedTracer and a._trace is self else a for a in args]
+        operands = [self.value(a) if self.owns(a) else a for a in args]
         outs = self.flush().process(primitive, operands, params)
         return tuple(map(self._adopt, outs)) if primitive.multiple_results else self._adopt(outs)
 
@@ -369,10 +380,10 @@ def gradient_eagerly(
         return gradient_flat(function, values, nonzero, name, check)
     trace = Recording(values, name)  # in which all inputs are `nonzero`
     try:
-        outs = list(run_under(trace, function, *map(trace.tracer, range(trace.count), [v.aval for v in values])))
+        outs = trace.results_of(function)
         check(outs)
-        if trace.stepwise is None and type(outs[0]) is RecordedTracer:
-            indices = tuple([o.index for o in outs if type(o) is RecordedTracer])
+        if trace.stepwise is None and trace.owns(outs[0]):
+            indices = tuple([o.index for o in outs if trace.owns(o)])
             gradient: _Gradient | None = trace.program(indices, lambda: _compile_gradient(trace, indices))
             if gradient is not None:
                 return _run(gradient, trace, outs)
@@ -390,7 +401,7 @@ def linearize_eagerly(
         return linearize_flat(function, values, nonzero, name)
     trace = Recording(values, name)
     try:
-        return _end_recording(trace, run_under(trace, function, *map(trace.tracer, range(trace.count), [v.aval for v in values])))
+        return _end_recording(trace, trace.results_of(function))
     finally:
         trace.finish()
 
@@ -411,8 +422,8 @@ def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
 
 def _end_recording(trace: Recording, outs: Sequence[Array]) -> Linearization:
     """Return the linearization of a recorded function with these results."""
-    stepwise = trace.flush([o.index for o in outs if type(o) is RecordedTracer])
-    return stepwise.end([trace.value(o) if type(o) is RecordedTracer and o._trace is trace else o for o in outs])
+    stepwise = trace.flush([o.index for o in outs if trace.owns(o)])
+    return stepwise.end([trace.value(o) if trace.owns(o) else o for o in outs])
 
 
 def _compile_gradient(trace: Recording, indices: Sequence[int]) -> _Gradient:
@@ -452,5 +463,5 @@ def _run(gradient: _Gradient, trace: Recording, outs: Sequence[Array]) -> tuple[
     buffers = [v._buffer for v in compress((*trace.inputs, *trace.operands), gradient.reads)]
     outputs = iter(gradient.run(*buffers))
     computed = map(wrap, outputs, gradient.results)
-    results = [next(computed) if type(o) is RecordedTracer else o for o in outs]
+    results = [next(computed) if trace.owns(o) else o for o in outs]
     return results, [wrap(next(outputs), c) if isinstance(c, ArraySpec) else Zero(c) for c in gradient.cotangents]

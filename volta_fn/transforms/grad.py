@@ -32,7 +32,7 @@ from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.settings import current as settings
-from volta_fn.transforms.differentiation import gradient_flat, jvp_flat, marked, pull_back, with_zeros
+from volta_fn.transforms.differentiation import jvp_flat, marked, pull_back, with_zeros
 from volta_fn.transforms.eager import gradient_eagerly, linearize_eagerly
 from volta_fn.tree.structures import structural_difference
 
@@ -88,7 +88,7 @@ def value_and_grad(
         holomorphic: differentiate a complex function of complex arguments. A real function of complex arguments needs no flag: its
             gradient with respect to z = x + iy is df/dx - i df/dy, whose conjugate is the direction of steepest ascent.
         allow_int: accept integer arguments, whose gradients are zeros of dtype `float0`.
-        reduce_axes: empty, as in JAX: gradients are summed over named axes by collectives in `fun`.
+        reduce_axes: must be empty, as in JAX: sum gradients over named axes by `lax.psum`.
 
     Raises:
         GradientError: the result is not a real scalar, or an argument is not of floating or complex dtype.
@@ -112,8 +112,7 @@ def value_and_grad(
         def check(outs: Sequence[Array]) -> None:  # called after the function, which sets `out_tree`
             _check_output(outs, function.flat.out_tree, name, holomorphic)
 
-        gradient_of = gradient_eagerly if current_trace() is EVAL else gradient_flat
-        outs, cotangents = gradient_of(function, values, differentiable, name, check)
+        outs, cotangents = gradient_eagerly(function, values, differentiable, name, check)
         (value,), aux = function.split(outs)
         gradient = _argument_cotangents(cotangents, differentiable, [v.aval for v in values], in_tree)
         gradient = gradient[0] if isinstance(argnums, int) else gradient
@@ -442,20 +441,19 @@ def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
     expected = aval.tangent_aval()
     if expected.dtype == dtypes.float0:
         return Zero(expected)
-    return _with_type(ct, aval, False, "a cotangent", "the result it belongs to")
+    return _checked_derivative(ct, aval, False, "a cotangent", "the result it belongs to")
 
 
-def _with_type(value: Any, aval: ShapedArray, is_weak: bool, what: str, owner: str) -> Array:
-    """Return a tangent or cotangent as an array of its owner's type.
+def _checked_derivative(value: Any, aval: ShapedArray, accepts_any_dtype: bool, what: str, owner: str) -> Array:
+    """Return a user's tangent or cotangent as an array of the type that fits `aval`.
 
-    A weakly typed one is converted, and one of the owner's dtype; if the owner `is_weak`, so is any other. Not so a complex one of a
-    real owner, and none where, as in JAX, dtypes must be equal. It is weak only if its owner is. In messages, it is `what`, and its
-    owner is `owner`.
+    Its shape must be equal. Its dtype may differ if it is weakly typed, or if `accepts_any_dtype`, but a complex one is never made real,
+    and under `volta_fn.jax` (`permissive`) dtypes must be equal, as in JAX. `what` and `owner` name the two in messages.
     """
     array, dtype = as_value(value), aval.tangent_aval().dtype
     if array.shape != aval.shape:
         raise ShapeError(f"{what} has shape {array.shape}, but {owner} has shape {aval.shape}")
-    converts = (array.weak_type or is_weak) and not settings.permissive and (array.dtype.kind != "c" or dtype.kind == "c")
+    converts = (array.weak_type or accepts_any_dtype) and not settings.permissive and (array.dtype.kind != "c" or dtype.kind == "c")
     if array.dtype not in (dtype, aval.dtype) and not converts:
         raise DTypeError(f"{what} has dtype {array.dtype.name}, but {owner} has dtype {aval.dtype.name}")
     return array if array.dtype == dtype and array.weak_type <= aval.weak_type else convert_element_type(array, dtype)
@@ -582,7 +580,7 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
         outs, out_tangents = jvp_flat(function, values, in_tangents, function_name(fun))
         results, aux = function.split(outs)
         pairs = zip(out_tangents[: len(results)], results, strict=True)
-        result_tangents = [derivative_of(t, v.aval) for t, v in pairs if t.aval.dtype != dtypes.float0]
+        result_tangents = [derivative_of(t, v.aval) for t, v in pairs if v.aval.is_differentiable]
         return tree.unflatten(function.flat.out_tree, results), result_tangents, aux
 
     arguments = tuple(primals), tuple(tangents)
@@ -598,8 +596,8 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
 def derivative_of(derivative: Any, aval: ShapedArray) -> Any:
     """Return the tangent or cotangent of a value of a type as an array.
 
-    A `Zero` becomes zeros (float0 for integers). It is weakly typed if the value is, also where a strongly typed one came out: the
-    derivative by a Python number gives way to the dtype of arrays as the number does.
+    A `Zero` becomes zeros (float0 for integers). It is weakly typed if the value is, also where a strongly typed one came out, so that
+    the derivative with respect to a Python number is promoted to the dtype of arrays that it meets, as the number is.
     """
     if type(derivative) is Zero and derivative.aval.dtype == dtypes.float0:
         return float0_zeros(derivative.aval.shape)
@@ -616,7 +614,7 @@ def _checked_tangent(tangent: Any, aval: ShapedArray) -> Any:
                 f"got {tangent!r:.60}"
             )
         return Zero(expected)
-    return _with_type(tangent, aval, aval.weak_type, "a tangent", "its primal")
+    return _checked_derivative(tangent, aval, aval.weak_type, "a tangent", "its primal")
 
 
 @overload
@@ -654,8 +652,7 @@ class PushForward:
         if structure != signature.in_tree:
             raise structure_error("the linearized function takes tangents of the structure of (args, kwargs)", signature.in_tree, structure)
         in_tangents = [_checked_tangent(t, a) for t, a in zip(leaves, signature.in_avals, strict=True)]
-        # A weakly typed integer was converted, as `jvp` does; but JAX refuses it here.
-        for tangent, aval in zip(leaves, signature.in_avals, strict=True):
+        for tangent, aval in zip(leaves, signature.in_avals, strict=True):  # unlike `jvp`, JAX refuses weakly typed integers here
             dtype = aval_of(tangent).dtype
             if aval.is_differentiable and dtype not in dtypes.INEXACT:
                 raise DTypeError(f"the linearized function got a tangent of dtype {dtype.name} for an argument of type {aval}")
@@ -770,7 +767,7 @@ def linearize_at(fun: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, h
     differentiable = tuple([a.is_differentiable for a in in_avals])
     linearization = linearize_eagerly(function, values, differentiable, function_name(fun))
     outs, aux = function.split(linearization.outs)
-    program, out_nonzero = linearization.cut(len(outs))  # aux, which comes after the outputs, needs no derivative
+    program, out_nonzero = linearization.of_first(len(outs))  # aux, which comes after the outputs, needs no derivative
     signature = Signature(in_tree, function.flat.out_tree, in_avals, tuple([o.aval for o in outs]), differentiable, tuple(out_nonzero))
     return PytreeLinearization(outs, aux, program, signature, values)
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 import volta_fn as vf
-from volta_fn.compiler.passes.dce import eliminate_dead_code
 from volta_fn.compiler.passes.rewriting import Rules, RuleSource, rewrite
 from volta_fn.compiler.passes.simplify import IDENTITIES
 from volta_fn.core.arrays.array import as_value
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import eval_jaxpr
+from volta_fn.transforms.differentiation import eliminate_dead_code
 
 #: Floats that tell apart what is nearly the same.
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -2.75, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 3e38, 1.0000001, 65504.0]

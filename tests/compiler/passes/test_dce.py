@@ -9,8 +9,8 @@ import numpy as np
 import volta_fn as vf
 from tests.compiler.passes.common import names, passed, untouched
 from volta_fn import lax
-from volta_fn.compiler.passes.dce import eliminate_dead_code
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
+from volta_fn.transforms.differentiation import eliminate_dead_code
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 

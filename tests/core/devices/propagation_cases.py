@@ -99,7 +99,42 @@ def auto_cases(a: dict[str, Any]) -> dict[str, Case]:
         "constraint in scan": (lambda x: lax.scan(lambda c, _: (constrained(c), None), x, None, length=2)[0], plain),
         "constraint in cond": (lambda x: lax.cond(x[0] > 0, constrained, lambda x: x, x), plain),
         "in_shardings": (jax.jit(lambda x, y: (x, y, y + 1), in_shardings=(by("x"), None)), plain, plain),
+        **{f"{name}, differentiated": (derivatives_of(f), plain) for name, f in constraints(by("x")).items()},
     }  # fmt: skip
+
+
+def constraints(sharding: NamedSharding) -> dict[str, Any]:
+    """Return functions of a vector that split a value inside, by what that stands in."""
+
+    def nonlinear(x: Any) -> Any:
+        return lax.with_sharding_constraint(jnp.tanh(x), sharding)
+
+    def linear(x: Any) -> Any:
+        return lax.with_sharding_constraint(x * 2, sharding)
+
+    def closed_over(x: Any) -> Any:
+        return jax.jit(lambda y: lax.with_sharding_constraint(jnp.tanh(y * x), sharding))(x + 1)
+
+    return {
+        "nonlinear": nonlinear, "linear": linear, "closed over": closed_over, "nonlinear call": jax.jit(nonlinear),
+        "linear call": jax.jit(linear), "call in a call": jax.jit(jax.jit(nonlinear)),
+        "checkpointed call": jax.checkpoint(jax.jit(nonlinear)),
+        "linear checkpoint": jax.checkpoint(linear), "nonlinear checkpoint": jax.checkpoint(nonlinear),
+        "call in scan": lambda x: lax.scan(lambda c, _: (jax.jit(nonlinear)(c), None), x, None, length=2)[0],
+        "linear scan": lambda x: lax.scan(lambda c, _: (linear(c), None), x, None, length=2)[0],
+        "call in cond": lambda x: lax.cond(x[0] < 1, jax.jit(nonlinear), linear, x),
+    }  # fmt: skip
+
+
+def derivatives_of(function: Any) -> Any:
+    """Return a function of the value and all derivatives of another."""
+
+    def derivatives(x: Any) -> Any:
+        value, pull_back = jax.vjp(function, x)
+        pushed = jax.linearize(function, x)[1](x)
+        return value, pull_back(x)[0], jax.grad(lambda x: function(x).sum())(x), pushed, jax.jvp(function, (x,), (x,))[1]
+
+    return derivatives
 
 
 def named_cases(a: dict[str, Any]) -> dict[str, Case]:

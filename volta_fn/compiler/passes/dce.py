@@ -1,13 +1,10 @@
-"""Which equations may be dropped or moved: dead code, effects, and overlap.
-
-Overlapping are sums between processes with computation.
-"""
+"""Which equations may be dropped or moved, and overlap of sums between processes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +12,7 @@ from volta_fn import dtypes
 from volta_fn.core.arrays.array import from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.devices import distribution
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, dce_jaxpr, process_axes, program_cache, reads_of, sub_jaxprs
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, process_axes, program_cache, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.primitives.call import attention_p, optimization_barrier_p, pure_callback_p
 from volta_fn.primitives.collectives import (
@@ -37,10 +34,9 @@ from volta_fn.primitives.data_movement.movement import reshape_p, transpose_p
 from volta_fn.primitives.data_movement.slicing import pad_p, slice_p
 from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.primitives.fourier import fft_p
-from volta_fn.primitives.loops import cond_p, while_p
+from volta_fn.primitives.loops import while_p
 from volta_fn.primitives.scan import scan_p
 from volta_fn.primitives.window import reduce_window_max_p, reduce_window_sum_p
-from volta_fn.transforms.differentiation import fixed_point, marked
 
 # Effects: whether a pass may remove, move or merge an equation.
 
@@ -70,118 +66,6 @@ def is_movable(eqn: Equation) -> bool:
 def terminates(eqn: Equation) -> bool:
     """Return True if the equation certainly terminates: it has no while loop."""
     return eqn.primitive is not while_p and all(terminates(e) for s in sub_jaxprs(eqn.params) for e in s.eqns)
-
-
-# Dead-code elimination, inside control flow too.
-
-Marks = tuple[bool, ...]
-
-
-def eliminate_dead_code(closed: ClosedJaxpr, used: Sequence[bool] | None = None) -> ClosedJaxpr:
-    """Drop equations that neither the `used` outputs (default: all) nor effects need.
-
-    The program keeps all of its inputs.
-    """
-    return dce_jaxpr(closed, used, _narrowed)
-
-
-class NarrowedControlFlow(NamedTuple):
-    """Parameters of control flow with fewer operands and results, and marks of these."""
-
-    operands: Marks
-    results: Marks
-    params: dict[str, Any]
-
-
-def _narrowed(eqn: Equation, used: list[bool]) -> Equation:
-    narrow = _NARROWING.get(eqn.primitive)
-    if narrow is None:
-        return eqn
-    narrowed = narrow(eqn.params, tuple(used))
-    if all(narrowed.operands) and all(narrowed.results) and narrowed.params is eqn.params:
-        return eqn
-    return eqn.replace(marked(eqn.invars, narrowed.operands), marked(eqn.outvars, narrowed.results), narrowed.params)
-
-
-def _with_inputs(closed: ClosedJaxpr, marks: Sequence[bool]) -> ClosedJaxpr:
-    if all(marks):
-        return closed
-    return closed.replace(invars=marked(closed.jaxpr.invars, marks))
-
-
-def _narrow_cond(params: dict[str, Any], used: Marks) -> NarrowedControlFlow:
-    first, *others = params["branches"]
-    reads, narrowed = _narrow_branches(first, tuple(others), used)
-    return NarrowedControlFlow((True, *reads), used, params if narrowed is None else {**params, "branches": narrowed})
-
-
-@program_cache
-def _narrow_branches(first: ClosedJaxpr, others: tuple[ClosedJaxpr, ...], used: Marks) -> tuple[Marks, tuple[ClosedJaxpr, ...] | None]:
-    branches = (first, *others)
-    programs = [eliminate_dead_code(b, used) for b in branches]
-    reads = tuple([any(column) for column in zip(*map(reads_of, programs), strict=True)])
-    programs = [_with_inputs(p, reads) for p in programs]
-    same = all(p is b for p, b in zip(programs, branches, strict=True))
-    return reads, None if same else tuple(programs)
-
-
-def _narrow_scan(params: dict[str, Any], used: Marks) -> NarrowedControlFlow:
-    consts, count = params["num_consts"], params["num_carry"]
-    operands, results, program = _narrow_scan_body(params["jaxpr"], consts, count, used)
-    if program is params["jaxpr"]:
-        return NarrowedControlFlow(operands, results, params)
-    new = {**params, "jaxpr": program, "num_consts": sum(operands[:consts]), "num_carry": sum(results[:count])}
-    return NarrowedControlFlow(operands, results, new)
-
-
-@program_cache
-def _narrow_scan_body(body: ClosedJaxpr, consts: int, count: int, used: Marks) -> tuple[Marks, Marks, ClosedJaxpr]:
-    ys = used[count:]
-
-    def step(carry: Sequence[bool]) -> tuple[ClosedJaxpr, Marks]:
-        program = eliminate_dead_code(body, (*carry, *ys))
-        return program, reads_of(program)[consts : consts + count]
-
-    program, carry = fixed_point(used[:count], step)
-    reads = reads_of(program)
-    operands = (*reads[:consts], *carry, *reads[consts + count :])
-    return operands, (*carry, *ys), _with_inputs(program, operands)
-
-
-def _narrow_while(params: dict[str, Any], used: Marks) -> NarrowedControlFlow:
-    cond, body = params["cond_jaxpr"], params["body_jaxpr"]
-    first, second = params["cond_nconsts"], params["body_nconsts"]
-    operands, carry, cond_program, body_program = _narrow_while_programs(body, cond, first, second, used)
-    if cond_program is cond and body_program is body:
-        return NarrowedControlFlow(operands, carry, params)
-    counts = {"cond_nconsts": sum(operands[:first]), "body_nconsts": sum(operands[first : first + second])}
-    return NarrowedControlFlow(operands, carry, {"cond_jaxpr": cond_program, "body_jaxpr": body_program, **counts})
-
-
-@program_cache
-def _narrow_while_programs(
-    body: ClosedJaxpr, cond: ClosedJaxpr, first: int, second: int, used: Marks
-) -> tuple[Marks, Marks, ClosedJaxpr, ClosedJaxpr]:
-    condition = eliminate_dead_code(cond)
-    tested = reads_of(condition)
-
-    def step(carry: Sequence[bool]) -> tuple[ClosedJaxpr, Marks]:
-        program = eliminate_dead_code(body, carry)
-        return program, reads_of(program)[second:]
-
-    program, carry = fixed_point([a or b for a, b in zip(used, tested[first:], strict=True)], step)
-    reads = reads_of(program)[:second]
-    return (
-        (*tested[:first], *reads, *carry), tuple(carry),
-        _with_inputs(condition, (*tested[:first], *carry)), _with_inputs(program, (*reads, *carry)),
-    )  # fmt: skip
-
-
-_NARROWING: dict[Primitive, Callable[[dict[str, Any], Marks], NarrowedControlFlow]] = {
-    cond_p: _narrow_cond,
-    scan_p: _narrow_scan,
-    while_p: _narrow_while,
-}
 
 
 # Sums between processes that overlap with computation.

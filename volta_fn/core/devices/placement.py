@@ -28,7 +28,7 @@ from volta_fn.core.devices.sharding import (
     SingleDeviceSharding,
     get_mesh,
 )
-from volta_fn.core.staging import JaxprTracer
+from volta_fn.core.staging import DynamicJaxprTracer
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 
@@ -519,6 +519,6 @@ def known_sharding(x: Any) -> NamedSharding | None:
     """Return a value's sharding; None if it is not split, or unknown."""
     if isinstance(x, Tracer):
         x = getattr(x, "primal", x)
-        sharding: NamedSharding | None = tracer_sharding(x) if isinstance(x, JaxprTracer) else None
+        sharding: NamedSharding | None = tracer_sharding(x) if isinstance(x, DynamicJaxprTracer) else None
         return sharding
     return x.device.sharding if isinstance(x, ConcreteArray) else None

@@ -13,7 +13,7 @@ from volta_fn.core.aval import ShapedArray, broadcasts_to
 from volta_fn.core.devices.sharding import Mesh, NamedSharding, PartitionSpec
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, constraints_of, sub_jaxprs
 from volta_fn.core.primitive import Primitive
-from volta_fn.core.staging import JaxprTracer
+from volta_fn.core.staging import DynamicJaxprTracer
 
 Shardings = list[NamedSharding | None]
 #: For each dimension, the names of the axes that split it.
@@ -28,7 +28,7 @@ def result_shardings(closed: ClosedJaxpr, arguments: Sequence[NamedSharding | No
     Arguments that it does not use have no effect.
     """
     used = {*closed.outvars, *[v for eqn in closed.eqns for v in eqn.invars]}
-    values = [*zip(closed.invars, arguments, strict=True), *closed.shardings.items()]
+    values = [*zip(closed.invars, arguments, strict=True), *closed.jaxpr.shardings.items()]
     inner = [s for eqn in closed.eqns for program in sub_jaxprs(eqn.params) for s in constraints_of(program)]
     return on_one_mesh(program_shardings(closed, arguments), [*[s for v, s in values if v in used], *inner])
 
@@ -42,14 +42,14 @@ def on_one_mesh(results: Shardings, others: Sequence[NamedSharding | None]) -> S
 
 def program_shardings(closed: ClosedJaxpr, arguments: Sequence[NamedSharding | None]) -> Shardings:
     """Return the shardings of a program's results; None for those on one device."""
-    jaxpr, constraints = closed.jaxpr, closed.shardings
+    jaxpr, constraints = closed.jaxpr, closed.jaxpr.shardings
     env: dict[Var, NamedSharding | None] = dict(zip(jaxpr.constvars, [c.device.sharding for c in closed.consts], strict=True))
     env.update(zip(jaxpr.invars, arguments, strict=True))
     _propagate(jaxpr.eqns, env, constraints)
     return [None if isinstance(v, Literal) else env.get(v) for v in jaxpr.outvars]
 
 
-def tracer_sharding(tracer: JaxprTracer) -> NamedSharding | None:
+def tracer_sharding(tracer: DynamicJaxprTracer) -> NamedSharding | None:
     """Return the sharding of a value of a program that is being traced."""
     builder = tracer._trace.builder  # type: ignore[attr-defined]  # of all traces that make programs
     env: dict[Var, NamedSharding | None] = {}

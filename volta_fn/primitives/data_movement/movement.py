@@ -56,10 +56,7 @@ def instantiate(tangent: Any) -> Array:
 
 
 def linear_jvp(*operands: int) -> RuleOf:
-    """Return the JVP rule of a primitive that is linear in `operands` together.
-
-    None are all of them; the other operands are constants.
-    """
+    """Return the JVP rule of a primitive that is linear in `operands` (default: all)."""
 
     def make(primitive: Primitive) -> Callable[..., Any]:
         def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:

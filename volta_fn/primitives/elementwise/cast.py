@@ -12,7 +12,7 @@ from volta_fn.core.arrays.array import Array, ConcreteArray, as_value, from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 from volta_fn.core.primitive import Primitive, Zero
-from volta_fn.core.staging import JaxprTrace, JaxprTracer
+from volta_fn.core.staging import DynamicJaxprTrace, DynamicJaxprTracer
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.data_movement import movement
@@ -255,16 +255,16 @@ def keeps_number(primitive: Primitive) -> bool:
 
 def wide_value(value: Array) -> Array:
     """Return a weakly typed value in 64 bits if it is traced and known, else itself."""
-    if type(value) is not JaxprTracer or value.dtype not in dtypes.WIDE_NUMBERS:
+    if type(value) is not DynamicJaxprTracer or value.dtype not in dtypes.WIDE_NUMBERS:
         return value
     trace = value._trace
-    if type(trace) is not JaxprTrace or not trace.alive:
+    if type(trace) is not DynamicJaxprTrace or not trace.alive:
         return value
     wide = _variable(trace, value._var)
-    return value if wide is None else JaxprTracer(trace, wide)
+    return value if wide is None else DynamicJaxprTracer(trace, wide)
 
 
-def _variable(trace: JaxprTrace, var: Var) -> Var | None:
+def _variable(trace: DynamicJaxprTrace, var: Var) -> Var | None:
     """Return the variable of the same number in 64 bits, or None if there is none."""
     wide = trace.wide.variables
     if var not in wide:
@@ -273,7 +273,7 @@ def _variable(trace: JaxprTrace, var: Var) -> Var | None:
     return wide[var]
 
 
-def _repeated(trace: JaxprTrace, eqn: Equation) -> Var | None:
+def _repeated(trace: DynamicJaxprTrace, eqn: Equation) -> Var | None:
     """Record an equation once more, of its operands in 64 bits; return its result."""
     primitive, wide = eqn.primitive, dtypes.WIDE_NUMBERS[eqn.outvars[0].aval.dtype]
     if not keeps_number(primitive) and primitive.name not in ("select_n", "convert_element_type"):
@@ -282,7 +282,7 @@ def _repeated(trace: JaxprTrace, eqn: Equation) -> Var | None:
     return trace.process(primitive, [_operand(trace, atom) for atom in eqn.invars], params)._var
 
 
-def _operand(trace: JaxprTrace, atom: Atom) -> Array:
+def _operand(trace: DynamicJaxprTrace, atom: Atom) -> Array:
     value = atom.val if isinstance(atom, Literal) else trace.value(atom)
     dtype = value.dtype
     return convert_element_type(value, dtypes.WIDE_NUMBERS[dtype], True) if dtype in dtypes.WIDE_NUMBERS and value.weak_type else value
