@@ -21,6 +21,8 @@ import pytest
 from tests.targets.nvidia.fake_cuda import FakeCuda, Fault, replaced
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.targets.gpu.driver import FORKED, LOST, BoundRange, Repeat, Step
+from volta_fn.targets.gpu.memory import Pool
+from volta_fn.targets.gpu.queue import Queue
 from volta_fn.targets.nvidia import library, stream
 from volta_fn.targets.nvidia.compilation import Compiler
 from volta_fn.targets.nvidia.driver import NvidiaAdapter, NvidiaDriver, adapters, describe
@@ -373,6 +375,20 @@ def test_memory_is_freed_when_its_commands_are_done(device: NvidiaDriver, cuda: 
     assert cuda.live_memory() == 0
 
 
+def test_a_copy_from_the_host_is_awaited_like_a_command(device: NvidiaDriver, cuda: FakeCuda) -> None:
+    """Memory that it writes is not freed before, where the driver would wait for it."""
+    queue = Queue(device, Pool(device, None))
+    a = device.allocate(4)
+    device.write(a, array(7), 0)
+    device.free(a)
+    assert cuda.live_memory() == 1
+    assert not queue.is_done()
+    cuda.run()
+    assert queue.is_done()
+    device.allocate(4)
+    assert cuda.live_memory() == 1
+
+
 def test_data_is_kept_until_it_is_written(device: NvidiaDriver, cuda: FakeCuda) -> None:
     a, data = device.allocate(4), array(1)
     end = weakref.ref(data)
@@ -431,6 +447,7 @@ def test_a_recording_runs_as_its_dispatches_do(device: NvidiaDriver, cuda: FakeC
     recording = device.recording(steps)
     (portion,) = recording
     assert portion.dispatches == 6
+    device.submit(1)
     assert not device.is_pending
     portion.write()
     assert device.is_pending

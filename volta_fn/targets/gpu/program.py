@@ -246,6 +246,7 @@ class Call:
                 for iteration in range(command.iterations):
                     self.iterations[command.number] = iteration
                     self.execute(command.body)
+                self.iterations.pop(command.number, None)
 
     # dispatches
 

@@ -280,7 +280,8 @@ class NvidiaDriver:
         with self.context:
             status = self.functions.cuMemcpyHtoDAsync_v2(memory + offset, data.ctypes.data, data.nbytes, self.stream)
             self.call_errors.check(status, "cuMemcpyHtoDAsync")
-        self._sources.append((self.progress.submitted + 1, data))
+        self.progress.is_pending = True  # so that a batch ends after it: until then the driver reads the data and writes the memory
+        self._sources.append((self.progress.last_use, data))
 
     def copy(self, target: int, source: int, offset: int, size: int) -> None:
         """Write a command that copies `size` bytes to the beginning of the target.
