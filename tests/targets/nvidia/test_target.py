@@ -49,6 +49,17 @@ def test_a_layer_is_one_dispatch(device: TargetCapabilities) -> None:
     assert run.written == {4}
 
 
+@pytest.mark.parametrize("gates", [1, 2])
+def test_products_with_arrays_beyond_a_binding_are_one_dispatch(gates: int) -> None:
+    """Shaders would be cut into chunks, but code that is not WGSL has offsets of 64 bits."""
+    device = HOPPER._replace(binding=(1 << 31) - 4)
+    types = shaped(1 << 15, 512), *[shaped(512, 50304)] * gates
+    (run,) = planned(lambda x, w, *v: vnp.tanh(x @ w) * (x @ v[0] if v else 1), *types, device=device)
+    assert on_matrix_units([run]) == [True]
+    assert run.ranges[-1].size == 2 * 50304 << 15
+    assert not any(on_matrix_units(planned(lambda x: vnp.tanh(x), shaped(1 << 15, 50304), device=device)))
+
+
 def test_without_matrix_units_it_is_a_shader() -> None:
     assert not any(on_matrix_units(planned(layer, *LAYER, device=NONE)))
 

@@ -45,7 +45,7 @@ from volta_fn.targets.wgsl.matmul.tiles import is_measuring, measured
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.shader import ShaderModule
 from volta_fn.targets.wgsl.target import WgslTarget
-from volta_fn.targets.wgsl.writer import CONTROL_FLOW, Writer
+from volta_fn.targets.wgsl.writer import Writer
 
 # Verification of a plan's commands: bindings, limits, order, lifetimes.
 #
@@ -314,7 +314,7 @@ def plan_program(
     reuse = dict(reusable(program, donated))
     _compile_long_shaders(routines, [item.key for item in program.items if item.key and isinstance(item.node, Equation)], start_compiling)
     most_characters = most_characters_of(len({item.key.key for item in program.items if item.key is not None}))
-    writer = Writer(target.capabilities, routines, CONTROL_FLOW, start_compiling, most_characters, on_device=on_device)
+    writer = Writer(target, routines, start_compiling, most_characters, on_device=on_device)
     writer.write(program, reuse)
     commands = writer.commands
     for command_pass in [p for p in target.passes() if isinstance(p, CommandPass)]:

@@ -6,7 +6,7 @@ It splits dispatches that exceed a limit of the device, and merges small kernels
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ from volta_fn.targets.wgsl.loops.emit_values import Buffers
 from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.shader import Binding, hand_written
-from volta_fn.targets.wgsl.target import kernel_routine
+from volta_fn.targets.wgsl.target import WgslTarget, kernel_routine
 from volta_fn.targets.wgsl.transforms import can_run_in_portions, portion, split_bindings
 
 # Dispatches that exceed a limit, split: large arrays, and long work.
@@ -197,9 +197,8 @@ class Writer(ProgramWriter):
 
     def __init__(
         self,
-        capabilities: TargetCapabilities,
+        target: WgslTarget,
         routines: Callable[[RoutineKey], Routine | None],
-        control_flow: Mapping[Primitive, ControlFlow],
         start_compiling: Callable[[str, int, frozenset[int], bool], None],
         most_characters: int,
         *,
@@ -208,10 +207,9 @@ class Writer(ProgramWriter):
         super().__init__()
         #: Whether constants that are on a device stay there.
         self.on_device = on_device
-        self.capabilities = capabilities
+        self.target, self.capabilities = target, target.capabilities
         #: Gives the routine of a key.
         self.routines = routines
-        self.control_flow = control_flow
         #: Starts compiling a pipeline, given by its key, on another thread.
         self.start_compiling = start_compiling
         #: The most characters of a shader that may be fused.
@@ -260,7 +258,7 @@ class Writer(ProgramWriter):
         is_kernel = isinstance(item.node, KernelCall)
         check_elements([v.aval.size if is_kernel else max(v.aval.size, v.aval.nbytes // 4) for v in (*item.operands, *item.results)])
         if isinstance(item.node, KernelCall):
-            if largest(item.node.kernel) > self.capabilities.binding and self.emit_in_chunks(item, operands, results, block):
+            if self.exceeds_bindings(item, operands, results) and self.emit_in_chunks(item, operands, results, block):
                 return
             if self.merge_into_last(item, operands, results, block):
                 return
@@ -273,8 +271,8 @@ class Writer(ProgramWriter):
                 for run in self.commands[before:]:
                     if isinstance(run, Run) and stays_alone(run, run.deferred, self.most_characters):
                         self.start_compiling(*run.key)
-        elif isinstance(item.node, Equation) and item.node.primitive in self.control_flow:
-            self.control_flow[item.node.primitive](self, item, operands, results, block)
+        elif isinstance(item.node, Equation) and item.node.primitive in _CONTROL_FLOW:
+            _CONTROL_FLOW[item.node.primitive](self, item, operands, results, block)
         elif isinstance(item.node, Equation) and item.node.primitive is optimization_barrier_p:
             for result, operand, var in zip(results, operands, item.results, strict=True):
                 self.copy(result, operand, var.aval.nbytes, block)
@@ -285,7 +283,7 @@ class Writer(ProgramWriter):
         """Return an item's routine, if any; results may share the memory of operands."""
         if isinstance(item.node, KernelCall):
             shared = {i: operands.index(slot) for i, slot in enumerate(results) if slot in operands and item.results[i].aval.size}
-            if shared:
+            if shared:  # only loops overwrite operands (`overwritable`), whose code is the same on all GPUs
                 return kernel_routine(item.node.kernel, self.capabilities, shared)
         routine = None if item.key is None else self.routines(item.key)
         if routine is not None and isinstance(item.node, Equation) and results[0] in operands:
@@ -338,6 +336,13 @@ class Writer(ProgramWriter):
         sizes = tuple([v.aval.nbytes for v in (*item.operands, *item.results)])
         return EmittedKernel(item.node.kernel, tuple(operands), tuple(results), sizes)
 
+    def exceeds_bindings(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> bool:
+        """Return whether a shader of a kernel cannot bind an array as a whole; code that is not WGSL binds arrays of any size."""
+        if not isinstance(item.node, KernelCall) or largest(item.node.kernel) <= self.capabilities.binding:
+            return False
+        routine = self.routine_of(item, operands, results)
+        return routine is None or any(dispatch.shader.is_wgsl for dispatch in routine.dispatches)
+
     def emit_in_chunks(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
         """Emit a kernel of arrays larger than one binding in chunks.
 
@@ -349,7 +354,7 @@ class Writer(ProgramWriter):
             return False
         slots = [*operands, *results]
         for kernel, windows in chunks:
-            routine = kernel_routine(kernel, self.capabilities)
+            routine = self.target.kernel_routine(kernel)
             workspaces = [self.slots.memory(size, block) for size in routine.workspaces]
             self.touch(block, *slots, *workspaces)
             sizes = [b.dtype.itemsize for b in (*kernel.inputs, *kernel.outputs)]
@@ -652,4 +657,4 @@ def _scan(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequenc
     _Scan(writer, item, operands, results, block).write()
 
 
-CONTROL_FLOW: dict[Primitive, ControlFlow] = {scan_p: _scan, while_p: _while, cond_p: _cond}
+_CONTROL_FLOW: dict[Primitive, ControlFlow] = {scan_p: _scan, while_p: _while, cond_p: _cond}
