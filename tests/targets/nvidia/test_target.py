@@ -46,7 +46,7 @@ def test_a_layer_is_one_dispatch(device: TargetCapabilities) -> None:
     (run,) = planned(layer, *LAYER, device=device)
     assert on_matrix_units([run]) == [True]
     assert len(run.ranges) == 5
-    assert run.written == {4}
+    assert run.written_bindings == {4}
 
 
 @pytest.mark.parametrize("gates", [1, 2])
@@ -158,7 +158,7 @@ def test_rows_are_transposed_by_a_kernel_of_its_own() -> None:
         return vnp.transpose(centred / vnp.max(centred, (0, 2), keepdims=True), (0, 2, 1))
 
     (_, transposed) = planned(normalised, shaped(8, 64, 256, dtype="float32"))
-    assert transposed.groups[0] > 64  # not one for each row
+    assert transposed.workgroups[0] > 64  # not one for each row
     assert len(planned(lambda x: vnp.transpose(x + 1, (0, 2, 1)), shaped(8, 64, 256, dtype="float32"))) == 1
 
 
