@@ -40,9 +40,9 @@ class Bench:
     def compiled(self, routine: Routine) -> list[Future[Any]]:
         """Return the pipelines of a routine, which other threads compile."""
         for dispatch in routine.dispatches:
-            if dispatch.best not in self.pipelines:
-                self.pipelines[dispatch.best] = self.threads.submit(self._compile, dispatch.best)
-        return [self.pipelines[dispatch.best] for dispatch in routine.dispatches]
+            if dispatch.fastest not in self.pipelines:
+                self.pipelines[dispatch.fastest] = self.threads.submit(self._compile, dispatch.fastest)
+        return [self.pipelines[dispatch.fastest] for dispatch in routine.dispatches]
 
     def _compile(self, source: str) -> Any:
         module = self.device.create_shader_module(code="@compute @workgroup_size(1) fn main() {}")
@@ -79,7 +79,7 @@ class Bench:
                 if number == 0 or len(groups) > 1:
                     compute.set_pipeline(pipeline)
                     compute.set_bind_group(0, group)
-                compute.dispatch_workgroups(*dispatch.groups)
+                compute.dispatch_workgroups(*dispatch.workgroups)
         compute.end()
         commands = encoder.finish()
         self.wait()

@@ -46,17 +46,17 @@ def _runner(steps: Sequence[Step], repeats: int) -> Callable[[], float]:
     queue, driver = gpu.queue, gpu.driver
     all_steps = [*steps] * repeats
     with queue.lock:
-        portions = driver.recording(all_steps)
+        parts = driver.replay_parts(all_steps)
 
     def run(times: int) -> float:
         queue.wait()
         start = time.perf_counter()
         with queue.lock:
             for _ in range(times):
-                if portions is None:
+                if parts is None:
                     queue.play(all_steps)
                 else:
-                    queue.replay(portions)
+                    queue.replay(parts)
         queue.wait()
         return (time.perf_counter() - start) / times / repeats
 

@@ -46,7 +46,7 @@ def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -
 
     def recorded(self: Call, run: Run) -> Step:
         step = one(self, run)
-        dispatches[id(step)] = self, step, (run.source, tuple([p.size for p in run.ranges]), run.groups)
+        dispatches[id(step)] = self, step, (run.source, tuple([p.size for p in run.ranges]), run.workgroups)
         return step
 
     def watched(queue: Queue, steps: Sequence[Step]) -> None:

@@ -81,7 +81,7 @@ class Shaders:
             for run in runs:
                 for block in run.blocks:
                     gpu.driver.free(block.handle)
-                for group in run.groups:
+                for group in run.workgroups:
                     gpu.driver.release_group(group)
 
     def _trials(self, kernel: Kernel) -> Iterator[_Trial]:
@@ -89,7 +89,7 @@ class Shaders:
             routines: dict[tuple[object, ...], tuple[str, Routine]] = {}
             for name, capabilities_ in self.devices.items():
                 for way, routine in all_kernel_routines(kernel, capabilities_, places):
-                    key = (tuple([(d.source, d.groups, d.buffers) for d in routine.dispatches]), routine.workspaces)
+                    key = (tuple([(d.source, d.workgroups, d.buffers) for d in routine.dispatches]), routine.workspaces)
                     routines.setdefault(key, (name + way, routine))
             for way, routine in routines.values():
                 for name, texts in _versions(routine).items():
@@ -115,7 +115,7 @@ class Shaders:
                 pipelines[text] = self.gpu.pipelines.make(text, len(dispatch.buffers), dispatch.written_bindings, ALL)
             ranges = [BoundRange(blocks[number], self.before, blocks[number].size - self.before) for number in dispatch.buffers]
             groups.append(self.gpu.driver.bind(pipelines[text].layout, ranges))
-            self.gpu.queue.play([Step(pipelines[text].handle, groups[-1], dispatch.groups)])
+            self.gpu.queue.play([Step(pipelines[text].handle, groups[-1], dispatch.workgroups)])
         readbacks = [self.gpu.queue.request(block, block.size) for block in blocks]
         return _Written(trial.way, blocks, groups, readbacks, contents)
 
@@ -161,8 +161,8 @@ def _padding(content: bytes) -> int:
 def _versions(routine: Routine) -> dict[str, list[str]]:
     """Return the texts of a routine's shaders: those that begin, and those that replace them."""
     result = {"": [d.source for d in routine.dispatches]}
-    if any(d.better is not None for d in routine.dispatches):
-        result["the better shader of "] = [d.best for d in routine.dispatches]
+    if any(d.faster is not None for d in routine.dispatches):
+        result["the faster shader of "] = [d.fastest for d in routine.dispatches]
     return result
 
 

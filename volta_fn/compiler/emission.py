@@ -36,13 +36,13 @@ _LOG = logging.getLogger("volta_fn")
 SMALL_CONSTANT = 64
 
 
-class Block:
-    """A list of commands inside another, which repeats or may not run.
+class CommandScope:
+    """A list of commands inside another, such as the body of a loop or a branch.
 
-    Values from outside are live until its end.
+    It may run several times or not at all, so values from outside that it uses live until its end.
     """
 
-    def __init__(self, outer: Block | None) -> None:
+    def __init__(self, outer: CommandScope | None) -> None:
         self.outer = outer
         self.depth: int = 0 if outer is None else outer.depth + 1
         self.begin = 0
@@ -52,8 +52,8 @@ class Block:
 class Slot:
     """The memory of one value."""
 
-    def __init__(self, block: Block, size: int = 0, backing: tuple[Slot, ...] = (), array: Any = None) -> None:
-        self.block = block
+    def __init__(self, scope: CommandScope, size: int = 0, backing: tuple[Slot, ...] = (), array: Any = None) -> None:
+        self.scope = scope
         #: Bytes in the arena, if it is there.
         self.size = size
         #: For a slot whose pointer moves: the slots into whose memory it may point.
@@ -69,7 +69,7 @@ class Slots:
     """All slots of a program, and the clock of their lifetimes: a tick per command."""
 
     def __init__(self) -> None:
-        self.outermost = Block(None)
+        self.outermost = CommandScope(None)
         self.callers: list[Slot] = []
         self.constants: dict[Any, Slot] = {}
         #: The constants as they were passed: while they live, no other array has their address.
@@ -104,39 +104,39 @@ class Slots:
             self.constants[id(value)] = Slot(self.outermost, array=value)
         return self.constants[id(value)]
 
-    def memory(self, size: int, block: Block) -> Slot:
+    def memory(self, size: int, scope: CommandScope) -> Slot:
         """Add a slot in the arena."""
-        self.arena.append(Slot(block, size))
+        self.arena.append(Slot(scope, size))
         return self.arena[-1]
 
-    def pointer(self, block: Block, *backing: Slot) -> Slot:
+    def pointer(self, scope: CommandScope, *backing: Slot) -> Slot:
         """Add a slot whose pointer commands set."""
-        self.pointers.append(Slot(block, backing=backing))
+        self.pointers.append(Slot(scope, backing=backing))
         return self.pointers[-1]
 
     # lifetimes
 
-    def touch(self, slot: Slot, block: Block) -> None:
-        """Record that the next command of a block uses a slot."""
+    def touch(self, slot: Slot, scope: CommandScope) -> None:
+        """Record that the next command of a scope uses a slot."""
         for backing in slot.backing:
-            self.touch(backing, block)
+            self.touch(backing, scope)
         slot.begin = self.time if slot.begin is None else slot.begin
         slot.end = max(slot.end, self.time)
-        inner: Block | None = block
-        while inner is not None and inner.depth > slot.block.depth:
+        inner: CommandScope | None = scope
+        while inner is not None and inner.depth > slot.scope.depth:
             inner.used.add(slot)
             inner = inner.outer
 
-    def open_block(self, outer: Block) -> Block:
-        """Begin a block inside another."""
-        block = Block(outer)
-        block.begin = self.time
-        return block
+    def open_scope(self, outer: CommandScope) -> CommandScope:
+        """Begin a scope inside another."""
+        scope = CommandScope(outer)
+        scope.begin = self.time
+        return scope
 
-    def close_block(self, block: Block) -> None:
-        """End a block: slots from outside that it uses live at least until here."""
-        for slot in block.used:
-            slot.begin = min(block.begin, self.time if slot.begin is None else slot.begin)
+    def close_scope(self, scope: CommandScope) -> None:
+        """End a scope: slots from outside that it uses live at least until here."""
+        for slot in scope.used:
+            slot.begin = min(scope.begin, self.time if slot.begin is None else slot.begin)
             slot.end = max(slot.end, self.time)
 
     # after the last command
@@ -398,15 +398,15 @@ class ProgramWriter:
         #: Follows values through slots, if the compiler verifies its results.
         self.verifier = _VERIFICATION.MemoryVerifier() if settings.verify else None
 
-    def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
         """Write an item."""
         raise NotImplementedError
 
-    def copy(self, to: Slot, source: Slot, size: int, block: Block) -> None:
+    def copy(self, to: Slot, source: Slot, size: int, scope: CommandScope) -> None:
         """Copy an array of `size` bytes."""
         raise NotImplementedError
 
-    def view(self, item: Item, operands: Sequence[Slot], block: Block) -> Slot | None:
+    def view(self, item: Item, operands: Sequence[Slot], scope: CommandScope) -> Slot | None:
         """Return the slot of a result that is a part of an operand's memory.
 
         None if it is not, or if that memory may be overwritten.
@@ -437,12 +437,12 @@ class ProgramWriter:
         if steps := [step for step in steps if step.reason not in (CALLS_PYTHON, CALLS_PROCESSES)]:
             _LOG.log(program.target.host_log_level, "a program for the %s target: %s", program.target.name, "; ".join(map(str, steps)))
 
-    def body(self, program: LoweredProgram, inputs: Sequence[Slot], destinations: Sequence[Slot | None], block: Block) -> None:
+    def body(self, program: LoweredProgram, inputs: Sequence[Slot], destinations: Sequence[Slot | None], scope: CommandScope) -> None:
         """Write a program that reads `inputs` and stores outputs at `destinations`.
 
         An output without a destination is not stored.
         """
-        values = _Values(self, program, inputs, destinations, block)
+        values = _Values(self, program, inputs, destinations, scope)
         contents = None if self.verifier is None else self.verifier.program(program, inputs, destinations)
         for number, item in enumerate(program.items):
             if item.is_needed:
@@ -454,7 +454,7 @@ class ProgramWriter:
                 results = values.results(number, item)
                 if contents is not None:
                     contents.item(number, operands, results)
-                self.item(item, operands, results, block)
+                self.item(item, operands, results, scope)
         stored: set[Var] = set()
         for out, destination in zip(program.closed.jaxpr.outvars, destinations, strict=True):
             root = program.root(out) if isinstance(out, Var) else None
@@ -464,7 +464,7 @@ class ProgramWriter:
                 source = values.operand(out)
                 if contents is not None:
                     contents.copy(destination, source, out)
-                self.copy(destination, source, out.aval.nbytes, block)
+                self.copy(destination, source, out.aval.nbytes, scope)
         if contents is not None:
             contents.finish()
 
@@ -473,11 +473,16 @@ class _Values:
     """The slots of the values of one program."""
 
     def __init__(
-        self, writer: ProgramWriter, program: LoweredProgram, inputs: Sequence[Slot], destinations: Sequence[Slot | None], block: Block
+        self,
+        writer: ProgramWriter,
+        program: LoweredProgram,
+        inputs: Sequence[Slot],
+        destinations: Sequence[Slot | None],
+        scope: CommandScope,
     ) -> None:
         self.writer = writer
         self.program = program
-        self.block = block
+        self.scope = scope
         jaxpr = program.closed.jaxpr
         self.outputs = [v for v in jaxpr.outvars if isinstance(v, Var)]
         self.slots: dict[Var, Slot] = dict(zip(jaxpr.invars, inputs, strict=True))
@@ -515,7 +520,7 @@ class _Values:
         """
         if len(item.results) != 1 or item.results[0] in map(self.program.root, self.outputs):
             return None
-        slot = self.writer.view(item, operands, self.block)
+        slot = self.writer.view(item, operands, self.scope)
         if slot is not None:
             self.slots[item.results[0]] = slot
         return slot
@@ -534,6 +539,6 @@ class _Values:
                 overwritten.add(old)
                 slot = self.slots[old]
             else:
-                slot = self.writer.slots.memory(var.aval.nbytes, self.block)
+                slot = self.writer.slots.memory(var.aval.nbytes, self.scope)
         self.slots[var] = slot
         return slot

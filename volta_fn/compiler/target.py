@@ -349,7 +349,7 @@ class LoweredProgram(NamedTuple):
         return Output(None, jaxpr.invars.index(root), None, atom.aval.shape)
 
 
-class Pipeline(Protocol):
+class Passes(Protocol):
     """The interface of `compiler/pipeline.py`.
 
     `jit` passes it to targets, so that neither `core` nor `targets` imports the passes.

@@ -38,7 +38,7 @@ from volta_fn.targets.numpy.backend import NumpyBackend, make_kernel
 from volta_fn.targets.numpy.memory import workspace
 
 if TYPE_CHECKING:
-    from volta_fn.compiler.target import Pipeline
+    from volta_fn.compiler.target import Passes
 
 _log = logging.getLogger("volta_fn")
 
@@ -169,7 +169,7 @@ class CpuBackend(NumpyBackend):
         """The target that programs are lowered for; None if NumPy runs them."""
         return load("volta_fn.targets.cpu.target").TARGET if self.native else None
 
-    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Pipeline) -> Callable[..., Any]:
+    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Passes) -> Callable[..., Any]:
         """Return a primitive as a function of buffers, giving one buffer or a tuple.
 
         If it may pay, it becomes a program when it has been called twice.
@@ -185,7 +185,7 @@ class CpuBackend(NumpyBackend):
 
         return limited(self.accountant, run, size, describe, several=primitive.multiple_results, views=primitive in _VIEWS)
 
-    def _kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Pipeline) -> Callable[..., Any]:
+    def _kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Passes) -> Callable[..., Any]:
         first = super().kernel(primitive, avals, params, pipeline)
         if not self.native:
             return first
@@ -204,7 +204,7 @@ class CpuBackend(NumpyBackend):
             first = silenced(functools.partial(loop, most=most, rest=lambda *carry: (make() or loop)(*carry)))
         return Repeated(first, make, pays=lambda result, *operands: not shares_memory(result, operands))
 
-    def _program_of(self, eqn: Equation, pipeline: Pipeline, in_order: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    def _program_of(self, eqn: Equation, pipeline: Passes, in_order: Callable[..., Any] | None) -> Callable[..., Any] | None:
         """Compile an equation as a program; return None if NumPy would run all of it.
 
         A program copies non-contiguous operands; `in_order`, if given, computes with those as they are.
@@ -226,7 +226,7 @@ class CpuBackend(NumpyBackend):
         run_equation.of_arrays, run_equation.of_strided = executable.of_arrays, in_order or run_equation  # type: ignore[attr-defined]
         return run_equation
 
-    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Executable:
+    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes) -> Executable:
         """Compile a program to machine code, or to a plan that NumPy runs."""
         program = _program_class().of(closed, donated, pipeline) if self.native else None
         if program is None and lacks_compiler():
@@ -259,11 +259,11 @@ class CpuBackend(NumpyBackend):
         """Limit the memory of arrays from now on; those that are there are not counted."""
         self.accountant.limit = most
 
-    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> int:
+    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes) -> int:
         """Return the most bytes of values that are neither arguments nor results."""
         return _program_class().of(closed, donated, pipeline).temporaries if self.native else super().temporaries(closed, donated, pipeline)
 
-    def timed(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Any:
+    def timed(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes) -> Any:
         """Return a program that notes the time of each item; None if NumPy runs programs."""
         return load("volta_fn.targets.cpu.runtime.compile").TimedProgram(closed, donated, pipeline) if self.native else None
 
@@ -276,7 +276,7 @@ def load_compiler() -> None:
         compile_uninterrupted(_support_code)
 
 
-def left_to_numpy(backend: CpuBackend, eqn: Equation, pipeline: Pipeline) -> Callable[..., Any] | None:
+def left_to_numpy(backend: CpuBackend, eqn: Equation, pipeline: Passes) -> Callable[..., Any] | None:
     """Return the NumPy function of an equation; None if it is compiled."""
     avals, alone = tuple([v.aval for v in eqn.invars]), _alone(eqn)
     if has_effects(eqn) or backend.accountant.limit is not None:

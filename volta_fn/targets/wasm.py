@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.compiler.buffers import Output
-from volta_fn.compiler.emission import Block, Slot
+from volta_fn.compiler.emission import CommandScope, Slot
 from volta_fn.compiler.ir.kernel import KernelCall, interpret
-from volta_fn.compiler.target import HostStep, Item, LoweredProgram, Pipeline
+from volta_fn.compiler.target import Passes, HostStep, Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import CompilerError
 from volta_fn.runtime.llvm.host import Host, generating_for, llvm
@@ -232,15 +232,15 @@ class _CommandWriter(CommandWriter):
     What is computed of empty arrays, for which there are no routines, is a constant.
     """
 
-    def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
         """Write an item."""
         node = item.node
         if isinstance(node, KernelCall) and not any(source.size for source in node.kernel.inputs):
             arrays = [np.empty(source.size, source.dtype) for source in node.kernel.inputs]
             for slot, value in zip(results, interpret(node.kernel, *arrays), strict=True):
-                self.copy(slot, self.slots.constant(np.asarray(value)), np.asarray(value).nbytes, block)
+                self.copy(slot, self.slots.constant(np.asarray(value)), np.asarray(value).nbytes, scope)
         elif any(var.aval.size for var in item.results):
-            super().item(item, operands, results, block)
+            super().item(item, operands, results, scope)
 
 
 class WasmProgram(NamedTuple):
@@ -273,7 +273,7 @@ class WasmPrograms(NamedTuple):
     data_bytes: int
 
 
-def compile_programs(traced: Mapping[str, tuple[ClosedJaxpr, Sequence[bool]]], pipeline: Pipeline) -> WasmPrograms:
+def compile_programs(traced: Mapping[str, tuple[ClosedJaxpr, Sequence[bool]]], pipeline: Passes) -> WasmPrograms:
     """Compile programs, each with its flags of donated arguments, to one module.
 
     Raises:
@@ -289,7 +289,7 @@ def compile_programs(traced: Mapping[str, tuple[ClosedJaxpr, Sequence[bool]]], p
 
 
 def _program(
-    name: str, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline, routines: dict[Any, tuple[str, Routine]]
+    name: str, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes, routines: dict[Any, tuple[str, Routine]]
 ) -> WasmProgram:
     lowered = pipeline.lower(closed, TARGET)
     loaded: dict[Any, LoadedRoutine | None] = {}

@@ -25,7 +25,7 @@ from volta_fn.lazy_imports import load
 from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.runtime.threads import compile_uninterrupted, may_compile
 from volta_fn.settings import value_of
-from volta_fn.targets.gpu.driver import FORKED, LOST, BoundRange, Description, Portion, Step
+from volta_fn.targets.gpu.driver import FORKED, LOST, BoundRange, Description, ReplayPart, Step
 from volta_fn.targets.gpu.pipelines import ALL
 from volta_fn.targets.wgsl.target import LARGEST_BUFFER, LIMITS, WgslTarget
 
@@ -169,14 +169,14 @@ _MAP_READ, _COPY_SRC, _COPY_DST, _STORAGE, _INDIRECT, _QUERY_RESOLVE = 0x1, 0x4,
 _ALLOW_PROCESS_EVENTS = 2
 
 #: Dispatches that are written between checks whether the batch is full.
-_PORTION = 256
+_PART = 256
 
 
 class WgpuDriver:
     """A device of wgpu, with its queue. Memory is a buffer of the library."""
 
     #: It repeats nothing by itself.
-    iterations = 0
+    progress_mark = 0
 
     def __init__(self, device: Any, description: Description) -> None:
         library = native()
@@ -191,7 +191,7 @@ class WgpuDriver:
         self.compute_pass: Any = None
         self.done = 0
         self.readbacks = WgpuReadbacks(self)
-        self.make_room: Callable[[], None] = lambda: None
+        self.release_free_blocks: Callable[[], None] = lambda: None
         self._layouts: dict[tuple[int, frozenset[int]], tuple[Any, Any]] = {}
         self._layouts_lock = threading.Lock()
         self._callback = self.ffi.callback("WGPUQueueWorkDoneCallback", self._work_done)
@@ -324,7 +324,7 @@ class WgpuDriver:
             self.lib.wgpuComputePassEncoderRelease(self.compute_pass)
             self.compute_pass = None
 
-    def repeats(self, sources: Iterable[str]) -> bool:
+    def can_repeat(self, sources: Iterable[str]) -> bool:
         """Return False: WebGPU has no loops of dispatches."""
         return False
 
@@ -343,7 +343,7 @@ class WgpuDriver:
                 else:
                     indirect(compute_pass, grid_buffer, grid_offset)
 
-    def recording(self, steps: Sequence[Step]) -> Sequence[Portion] | None:
+    def replay_parts(self, steps: Sequence[Step]) -> Sequence[ReplayPart] | None:
         """Return calls of machine code that write dispatches; None without a compiler.
 
         Errors are reported when the pass is finished.
@@ -354,11 +354,11 @@ class WgpuDriver:
         table = packed(steps)
         first = table.ctypes.data
 
-        def portion(start: int) -> Portion:
-            address, count = first + 8 * WORDS * start, min(_PORTION, len(steps) - start)
-            return Portion(count, lambda table=table: write(self.open_pass(), address, count))  # type: ignore[misc]
+        def part(start: int) -> ReplayPart:
+            address, count = first + 8 * WORDS * start, min(_PART, len(steps) - start)
+            return ReplayPart(count, lambda table=table: write(self.open_pass(), address, count))  # type: ignore[misc]
 
-        return [portion(start) for start in range(0, len(steps), _PORTION)]
+        return [part(start) for start in range(0, len(steps), _PART)]
 
     @property
     def is_pending(self) -> bool:

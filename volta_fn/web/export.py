@@ -287,7 +287,7 @@ class _Pipelines:
     def number(self, run: Run) -> int:
         if run.key not in self._numbers:
             self._numbers[run.key] = len(self.rows)
-            self.rows.append([self._shaders.setdefault(run.source, len(self._shaders)), len(run.ranges), sorted(run.written)])
+            self.rows.append([self._shaders.setdefault(run.source, len(self._shaders)), len(run.ranges), sorted(run.written_bindings)])
         return self._numbers[run.key]
 
 
@@ -300,7 +300,7 @@ def _write_command(command: Command, pipelines: _Pipelines) -> list[Any]:
     if isinstance(command, Run):
         bindings = [_binding(span) for span in command.ranges]
         if command.region is None:
-            return ["run", pipelines.number(command), bindings, list(command.groups)]
+            return ["run", pipelines.number(command), bindings, list(command.workgroups)]
         offset = 4 * command.region.branches + 12 * command.entry
         return ["indirect", pipelines.number(command), bindings, command.region.grids.number, offset]
     if isinstance(command, Loop):
@@ -335,7 +335,7 @@ def required_limits(plans: Sequence[ProgramPlan], largest: int) -> dict[str, int
         "maxComputeWorkgroupStorageSize": max([sum(v.bytes for v in run.shader.workgroup_variables) for run in dispatches], default=0),
         "maxComputeInvocationsPerWorkgroup": invocations,
         "maxComputeWorkgroupSizeX": invocations,
-        "maxComputeWorkgroupsPerDimension": max([max(run.groups) for run in dispatches], default=0),
+        "maxComputeWorkgroupsPerDimension": max([max(run.workgroups) for run in dispatches], default=0),
     }
     return {name: value for name, value in needed.items() if value > _GUARANTEED[name]}
 

@@ -16,7 +16,7 @@ from tests.compiler.verification.planting import X, refused
 from volta_fn import lax
 from volta_fn.compiler import buffers, emission, pipeline
 from volta_fn.compiler.buffers import Lifetime
-from volta_fn.compiler.emission import Block, Slot, Slots
+from volta_fn.compiler.emission import CommandScope, Slot, Slots
 from volta_fn.compiler.plans import BlockBuffer, Plan
 from volta_fn.compiler.target import LoweredProgram
 from volta_fn.compiler.verification import Extent, SlotUses, may_overwrite, verify_extents, verify_plan
@@ -155,7 +155,7 @@ class Lost(emission._Values):
     def operand(self, atom: Any) -> Slot:
         slot = super().operand(atom)
         root = self.program.root(atom) if isinstance(atom, Var) else None
-        return self.writer.slots.memory(slot.size, self.block) if root in self.computed else slot
+        return self.writer.slots.memory(slot.size, self.scope) if root in self.computed else slot
 
 
 class Overwriting(emission._Values):
@@ -237,14 +237,14 @@ def test_a_lifetime_that_ends_too_early_is_found(monkeypatch: pytest.MonkeyPatch
 
     program = lowered(function)
     write(program)
-    monkeypatch.setattr(Slots, "close_block", lambda self, block: None)
+    monkeypatch.setattr(Slots, "close_scope", lambda self, scope: None)
     with pytest.raises(CompilerError, match="layout of the arena"):
         write(program)
 
 
 def test_uses_of_loops_extend_lifetimes() -> None:
-    block = Block(None)
-    outer, inner, pointer = Slot(block, 64), Slot(block, 64), Slot(block)
+    scope = CommandScope(None)
+    outer, inner, pointer = Slot(scope, 64), Slot(scope, 64), Slot(scope)
     pointer.backing = (outer,)
     uses = SlotUses()
     uses.command([outer])
@@ -267,9 +267,9 @@ def test_as_many_layouts_as_one_likes() -> None:
     """`arrange` gives layouts that pass; moving one value by a line does not, where it meets another."""
     rng, result = np.random.default_rng(0), 0
     for _ in range(40):
-        block, uses, slots = Block(None), SlotUses(), []
+        scope, uses, slots = CommandScope(None), SlotUses(), []
         spans = [sorted(map(int, rng.integers(0, 30, 2))) for _ in range(20)]
-        slots = [Slot(block, int(rng.integers(1, 400))) for _ in spans]
+        slots = [Slot(scope, int(rng.integers(1, 400))) for _ in spans]
         for time in range(30):
             uses.command([slot for slot, (first, last) in zip(slots, spans, strict=True) if first <= time <= last])
         lifetimes = [Lifetime(first, last, slot.size) for slot, (first, last) in zip(slots, spans, strict=True)]

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
+from volta_fn.compiler import pipeline
 from volta_fn.targets.gpu.adapter import Counters
+from volta_fn.targets.gpu.program import Program
+from volta_fn.targets.wgsl.commands import Loop
 
 GPU = vf.devices("gpu")[0]
 STEPS = 40
@@ -47,6 +51,19 @@ def test_a_scan_reads_its_rows_where_they_are() -> None:
 def test_a_branch_is_chosen_without_the_host() -> None:
     result = cost(lambda x: lax.cond(x[0] > 0, lambda x: x + 1, lambda x: x * 2, x), jnp.ones(1024))
     assert result.reads == 0
+
+
+def test_commands_after_a_loop_of_the_host_are_recorded_without_its_iterations() -> None:
+    def step(c: Any, _: Any) -> Any:
+        return vf.pure_callback(lambda c: c + 1, vf.ShapeDtypeStruct((4,), "float32"), c * 2), None
+
+    f = vf.jit(lambda x: jnp.sin(lax.scan(step, x, None, length=3)[0])).lower(vf.ShapeDtypeStruct((4,), "float32"))
+    program = Program(GPU.backend.gpu, f.jaxpr, (False,), pipeline)
+    program(False, GPU.backend.put(np.ones(4, np.float32)))
+    *_, loop, after = program.commands
+    assert isinstance(loop, Loop)
+    (key,) = after.recordings
+    assert len(key) == 1  # the blocks alone
 
 
 def test_the_end_of_a_while_is_asked_for_ever_less_often() -> None:

@@ -83,7 +83,7 @@ def test_temporary_values_for_which_room_was_made(device: Device) -> None:
         np.testing.assert_array_equal(np.asarray(array), np.full(1 << 18, 7, np.float32))
 
 
-def test_temporary_values_if_the_wait_for_room_is_interrupted(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_values_if_the_wait_for_memory_is_interrupted(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = device.backend.gpu
     step = vf.jit(lambda x: jnp.cumsum(jnp.cumsum(x)[::-1] * 2)[::-1] * 1e-6)
     x = vf.device_put(np.ones(1 << 16, np.float32), device)
@@ -99,7 +99,7 @@ def test_temporary_values_if_the_wait_for_room_is_interrupted(device: Device, mo
     with monkeypatch.context() as patch:
         patch.setattr(gpu.queue, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            gpu.pool.make_room()
+            gpu.pool.release_scratch()
     with gpu.queue.lock:
         gpu.queue.submit()
     arrays = [vf.device_put(np.full(1 << 16, 7, np.float32), device) for _ in range(blocks)]
@@ -128,10 +128,10 @@ def test_temporary_values_while_room_is_made_for_a_recording(device: Device, mon
     lengths: list[int] = []
 
     def recording(steps: Any) -> None:
-        gpu.queue.driver.make_room()
+        gpu.queue.driver.release_free_blocks()
         lengths.append(len(steps))
 
-    monkeypatch.setattr(gpu.queue.driver, "recording", recording)
+    monkeypatch.setattr(gpu.queue.driver, "replay_parts", recording)
     np.testing.assert_array_equal(np.asarray(step(x)), expected)
     assert lengths and scratch and all(gpu.pool.blocks.get(block.number) is block for block in scratch)
 

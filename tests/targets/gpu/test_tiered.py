@@ -45,7 +45,7 @@ def product(rows: int) -> tuple[Callable[[], np.ndarray], np.ndarray]:
     return lambda: np.asarray(jitted(*placed)), x.astype(np.float64) @ y * 0.5 + 1
 
 
-def test_a_better_shader_takes_the_place_of_the_first_one(shaders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_faster_shader_takes_the_place_of_the_first_one(shaders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[Any] = []
     step = Call.step
     monkeypatch.setattr(Call, "step", lambda call, run: used.append(step(call, run)) or used[-1])
@@ -73,7 +73,7 @@ def test_equal_products_ask_for_it_once(shaders: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("rows", "error"), [(60, DeviceError("this shader is too long")), (61, OutOfMemoryError("no room for it"))])
-def test_the_first_one_stays_where_there_is_no_better_one(
+def test_the_first_one_stays_where_there_is_no_faster_one(
     shaders: list[str], monkeypatch: pytest.MonkeyPatch, rows: int, error: Exception
 ) -> None:
     def refused(self: Pipelines, key: Any, source: str) -> None:

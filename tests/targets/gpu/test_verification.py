@@ -50,8 +50,8 @@ def moved(offset: int, size: int = 0) -> Any:
     "problem, fields",
     [
         ("2 bindings are bound to 1 ranges", {"ranges": lambda run: run.ranges[:1]}),
-        ("are written, but .* are said to be", {"written": frozenset()}),
-        (r"\(1, 70000, 1\) workgroups exceed", {"groups": (1, 70000, 1)}),
+        ("are written, but .* are said to be", {"written_bindings": frozenset()}),
+        (r"\(1, 70000, 1\) workgroups exceed", {"workgroups": (1, 70000, 1)}),
         ("which is not aligned", {"ranges": moved(4)}),
         ("bytes 0 to .* are bound of a slot of", {"ranges": moved(0, 4)}),
         ("bytes 256 to .* are bound of a slot of", {"ranges": moved(256)}),
@@ -86,7 +86,7 @@ def test_dispatches_that_depend_on_each_other_keep_their_order() -> None:
     for number in range(len(commands) - 1):
         swapped = [*commands[:number], commands[number + 1], commands[number], *commands[number + 2 :]]
         slots = [{span.slot for span in run.ranges} for run in commands[number : number + 2]]
-        written = [{run.ranges[b].slot for b in run.written} for run in commands[number : number + 2]]
+        written = [{run.ranges[b].slot for b in run.written_bindings} for run in commands[number : number + 2]]
         if (slots[0] & written[1]) | (written[0] & slots[1]):
             wrong += 1
             with pytest.raises(

@@ -498,4 +498,4 @@ def _mma(given: dict[int, list[Any]], dtype: np.dtype) -> dict[int, Sequence[Any
 def run_kernel(routine: Routine, buffers: Sequence[np.ndarray], grid: np.ndarray | None = None) -> None:
     """Run the only dispatch of a routine that is no shader on its buffers, by their numbers."""
     (dispatch,) = [each for each in routine.dispatches if header_of(each.source)]
-    Emulator(dispatch.source).run([buffers[number] for number in dispatch.buffers], dispatch.groups[0], grid)
+    Emulator(dispatch.source).run([buffers[number] for number in dispatch.buffers], dispatch.workgroups[0], grid)

@@ -185,8 +185,8 @@ def grids(device: NvidiaDriver) -> None:
     full, empty = (step(device, ADD, a, b, grid_buffer=words, grid_offset=offset) for offset in (4, 16))
     device.play([full, empty, full])
     assert set(read(device, b, 1000).tolist()) == {2}
-    recording = device.recording([full, empty, full, empty])
-    recording[0].write()
+    parts = device.replay_parts([full, empty, full, empty])
+    parts[0].write()
     assert set(read(device, b, 1000).tolist()) == {4}
 
 
@@ -199,12 +199,12 @@ def recordings(device: NvidiaDriver) -> None:
     for _ in range(3):
         for i, j in pairs:
             expected[j] = (expected[j] + expected[i]) % (1 << 32)
-    recording = device.recording([step(device, ADD, blocks[i], blocks[j]) for i, j in pairs])
-    assert recording[0].dispatches == 300
+    parts = device.replay_parts([step(device, ADD, blocks[i], blocks[j]) for i, j in pairs])
+    assert parts[0].dispatches == 300
     for _ in range(3):
-        recording[0].write()
+        parts[0].write()
     assert [set(read(device, block, 1000).tolist()) for block in blocks] == [{n} for n in expected]
-    del recording
+    del parts
     finish(device)
 
 
@@ -262,20 +262,20 @@ def speed(device: NvidiaDriver) -> None:
     a, b = array(device, [1] * 1000), array(device, [1] * 1000)
     dispatch = step(device, ADD, a, b)
     many = [dispatch] * 100
-    recording = device.recording(many)
-    write = recording[0].write
+    parts = device.replay_parts(many)
+    write = parts[0].write
     finish(device)
     measure("100 dispatches by play", lambda: device.play(many), 5)
     finish(device)
     measure("a recording of 100", write, 20)
     finish(device)
     measure("a recording of 100, on the device too", lambda: [write() for _ in range(20)] and finish(device), 5)
-    measure("making it", lambda: device.recording(many), 5)
+    measure("making it", lambda: device.replay_parts(many), 5)
     shortest = nvidia._SHORTEST_GRAPH
     for count in (1, 2, 3, 6):
         for kind, least in (("launches", 1000), ("a graph", 1)):
             nvidia._SHORTEST_GRAPH = least
-            some = device.recording([dispatch] * count)[0].write
+            some = device.replay_parts([dispatch] * count)[0].write
             finish(device)
             measure(f"{count} dispatches by {kind}", some, 20)
             finish(device)

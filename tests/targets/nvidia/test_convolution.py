@@ -164,9 +164,9 @@ def run(routine: Routine, buffers: list[np.ndarray]) -> int:
         arrays = [buffers[number] for number in dispatch.buffers]
         if header_of(dispatch.source):
             count += 1
-            Emulator(dispatch.source).run(arrays, dispatch.groups[0])
+            Emulator(dispatch.source).run(arrays, dispatch.workgroups[0])
         else:
-            emulation.run(dispatch.source, dispatch.groups, arrays)
+            emulation.run(dispatch.source, dispatch.workgroups, arrays)
     return count
 
 

@@ -21,6 +21,8 @@ import pytest
 from tests.targets.nvidia.fake_cuda import FakeCuda, Fault, replaced
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.targets.gpu.driver import FORKED, LOST, BoundRange, Repeat, Step
+from volta_fn.targets.gpu.memory import Pool
+from volta_fn.targets.gpu.queue import Queue
 from volta_fn.targets.nvidia import library, stream
 from volta_fn.targets.nvidia.compilation import Compiler
 from volta_fn.targets.nvidia.driver import NvidiaAdapter, NvidiaDriver, adapters, describe
@@ -144,9 +146,9 @@ def test_empty_grids_are_not_launched(device: NvidiaDriver, cuda: FakeCuda) -> N
     a = device.allocate(16)
     empty = step(device, "double", (a, 16), written=0, groups=(4, 0, 1))
     device.play([empty])
-    recording = device.recording([empty] * 5)
-    assert recording[0].dispatches == 5
-    recording[0].write()
+    parts = device.replay_parts([empty] * 5)
+    assert parts[0].dispatches == 5
+    parts[0].write()
     cuda.run()
     assert not cuda.launches
 
@@ -303,7 +305,7 @@ def test_threads_at_once(device: NvidiaDriver, cuda: FakeCuda) -> None:
                     for _ in range(int(rng.integers(0, 4))):
                         device.readbacks.request(a, 4 * count)
                     steps = [step(device, "double", (a, 4 * count), written=0)] * int(rng.integers(1, 5))
-                    device.recording(steps)[0].write()
+                    device.replay_parts(steps)[0].write()
                     readback = device.readbacks.request(a, 4 * count)
                     device.play(steps)  # later
                     device.free(a)
@@ -337,11 +339,11 @@ def test_threads_at_once(device: NvidiaDriver, cuda: FakeCuda) -> None:
 def test_nothing_grows_from_step_to_step(device: NvidiaDriver, cuda: FakeCuda) -> None:
     cuda.eager = True
     steps, blocks = chain_of(device, 4)
-    recording = device.recording(steps)
+    parts = device.replay_parts(steps)
 
     def train(count: int) -> tuple[int, ...]:
         for _ in range(count):
-            recording[0].write()
+            parts[0].write()
             device.write(blocks[0], array(1), 0)
             device.readbacks.request(blocks[-1], 4)
             device.play(steps[:1])
@@ -371,6 +373,20 @@ def test_memory_is_freed_when_its_commands_are_done(device: NvidiaDriver, cuda: 
     assert cuda.live_memory() == 1
     device.free(c)
     assert cuda.live_memory() == 0
+
+
+def test_a_copy_from_the_host_is_awaited_like_a_command(device: NvidiaDriver, cuda: FakeCuda) -> None:
+    """Memory that it writes is not freed before, where the driver would wait for it."""
+    queue = Queue(device, Pool(device, None))
+    a = device.allocate(4)
+    device.write(a, array(7), 0)
+    device.free(a)
+    assert cuda.live_memory() == 1
+    assert not queue.is_done()
+    cuda.run()
+    assert queue.is_done()
+    device.allocate(4)
+    assert cuda.live_memory() == 1
 
 
 def test_data_is_kept_until_it_is_written(device: NvidiaDriver, cuda: FakeCuda) -> None:
@@ -428,14 +444,14 @@ def chain_of(device: NvidiaDriver, count: int) -> tuple[list[Step], list[int]]:
 
 def test_a_recording_runs_as_its_dispatches_do(device: NvidiaDriver, cuda: FakeCuda) -> None:
     steps, blocks = chain_of(device, 6)
-    recording = device.recording(steps)
-    (portion,) = recording
-    assert portion.dispatches == 6
+    (part,) = device.replay_parts(steps)
+    assert part.dispatches == 6
+    device.submit(1)
     assert not device.is_pending
-    portion.write()
+    part.write()
     assert device.is_pending
     assert read(device, cuda, blocks[-1], 4) == [7]
-    portion.write()
+    part.write()
     assert read(device, cuda, blocks[-1], 4) == [7 + 27 - 6]
     assert cuda.count("cuGraphLaunch") == 2
     assert [len(node[1]) for node in cuda.graphs()[0]] == [0, 1, 1, 1, 1, 1]
@@ -451,8 +467,8 @@ def test_recordings_with_indirect_grids(device: NvidiaDriver, cuda: FakeCuda) ->
         step(device, "double", (a, 4), written=0, grid_buffer=grids, grid_offset=4),
         step(device, "double", (grids, 16), written=0),
     ]
-    recording = device.recording(steps)
-    recording[0].write()
+    parts = device.replay_parts(steps)
+    parts[0].write()
     assert read(device, cuda, a, 4) == [2]
     assert read(device, cuda, grids, 16) == [0, 2, 2, 2]
 
@@ -461,9 +477,9 @@ def test_few_dispatches_are_no_graph(device: NvidiaDriver, cuda: FakeCuda) -> No
     steps, blocks = chain_of(device, 2)
     grids = device.allocate(12, grids=True)
     device.write(grids, array(0, 1, 1), 0)
-    (portion,) = device.recording([steps[0]._replace(workgroups=(2, 3, 4)), steps[1]])
-    (nothing,) = device.recording([steps[0]._replace(grid_buffer=grids)])
-    for write in (portion.write, nothing.write, portion.write):
+    (part,) = device.replay_parts([steps[0]._replace(workgroups=(2, 3, 4)), steps[1]])
+    (nothing,) = device.replay_parts([steps[0]._replace(grid_buffer=grids)])
+    for write in (part.write, nothing.write, part.write):
         write()
     assert device.is_pending
     assert read(device, cuda, blocks[-1], 4) == [6]
@@ -473,10 +489,10 @@ def test_few_dispatches_are_no_graph(device: NvidiaDriver, cuda: FakeCuda) -> No
 
 def test_graphs_of_dropped_recordings_are_destroyed(device: NvidiaDriver, cuda: FakeCuda) -> None:
     steps, _ = chain_of(device, 3)
-    recording = device.recording(steps)
-    recording[0].write()
+    parts = device.replay_parts(steps)
+    parts[0].write()
     assert len(cuda.graphs()) == 1
-    del recording
+    del parts
     device.submit(1)
     assert not cuda.graphs()
 
@@ -485,12 +501,12 @@ def test_without_room_for_a_graph_its_dispatches_are_launched(device: NvidiaDriv
     steps, blocks = chain_of(device, 3)
     cuda.failures = {"cuGraphInstantiateWithFlags": [2, 2], "cuGraphUpload": [2, 2]}
     for _ in range(2):  # it cannot be instantiated, and cannot be uploaded
-        device.recording(steps)[0].write()
+        device.replay_parts(steps)[0].write()
         assert not cuda.graphs()
     assert read(device, cuda, blocks[-1], 4) == [10]
-    recording = device.recording(steps)
+    parts = device.replay_parts(steps)
     assert len(cuda.graphs()) == 1
-    del recording
+    del parts
 
 
 # loops
@@ -512,13 +528,13 @@ def test_a_loop_in_a_graph(device: NvidiaDriver, cuda: FakeCuda, count: int, rec
     repeat, x, counter = loop_of(device, cuda, count)
     steps = [step(device, "double", (x, 4), written=0), repeat, step(device, "double", (x, 4), written=0)]
     if record:
-        (portion,) = device.recording(steps) or ()
-        portion.write()
+        (part,) = device.replay_parts(steps) or ()
+        part.write()
     else:
         device.play(steps)
     assert read(device, cuda, x, 4) == [4 << count]
     assert read(device, cuda, counter, 4) == [0]
-    assert bool(device.iterations)  # which has changed, so that waiting goes on
+    assert bool(device.progress_mark)  # which has changed, so that waiting goes on
     assert cuda.count("cuLaunchKernel") == (0 if record else 2)
 
 
@@ -526,7 +542,7 @@ def test_iterations_of_a_device_that_another_thread_closes(device: NvidiaDriver,
     repeat, x, _ = loop_of(device, cuda, 4)
     device.play([repeat])
     assert read(device, cuda, x, 4) == [16]
-    assert device.iterations
+    assert device.progress_mark
 
     @contextlib.contextmanager
     def after_closing() -> Iterator[None]:
@@ -535,7 +551,7 @@ def test_iterations_of_a_device_that_another_thread_closes(device: NvidiaDriver,
 
     with monkeypatch.context() as patch:
         patch.setattr(device._copies, "reading", after_closing())
-        assert device.iterations == 0  # the memory is not read
+        assert device.progress_mark == 0  # the memory is not read
 
 
 def test_short_iterations_are_repeated_together(device: NvidiaDriver, cuda: FakeCuda) -> None:
@@ -549,16 +565,16 @@ def test_short_iterations_are_repeated_together(device: NvidiaDriver, cuda: Fake
 
 def test_which_loops_graphs_have(device: NvidiaDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     collective = f"{KernelHeader(128, 0, peers=(0, 1))}define"
-    assert device.repeats(["double", f"{KernelHeader(128, 0)}define"])
-    assert not device.repeats(["double", collective])
+    assert device.can_repeat(["double", f"{KernelHeader(128, 0)}define"])
+    assert not device.can_repeat(["double", collective])
     monkeypatch.setattr(device.functions, "version", 12030)
-    assert not device.repeats(["double"])
+    assert not device.can_repeat(["double"])
 
 
 def test_without_room_for_a_graph_there_is_no_recording_of_a_loop(device: NvidiaDriver, cuda: FakeCuda) -> None:
     repeat, x, _ = loop_of(device, cuda, 4)
     cuda.failures = {"cuGraphInstantiateWithFlags": [2, 2]}
-    assert device.recording([repeat]) is None
+    assert device.replay_parts([repeat]) is None
     device.play([repeat])
     assert read(device, cuda, x, 4) == [16]
 
@@ -566,7 +582,7 @@ def test_without_room_for_a_graph_there_is_no_recording_of_a_loop(device: Nvidia
 def test_a_graph_gets_the_room_of_free_blocks(device: NvidiaDriver, cuda: FakeCuda) -> None:
     repeat, x, _ = loop_of(device, cuda, 4)
     freed: list[bool] = []
-    device.make_room = lambda: freed.append(True)
+    device.release_free_blocks = lambda: freed.append(True)
     cuda.failures = {"cuGraphInstantiateWithFlags": [2]}
     device.play([repeat])
     assert freed and read(device, cuda, x, 4) == [16]
@@ -625,7 +641,7 @@ def test_a_kernel_that_faults_loses_the_device(device: NvidiaDriver, cuda: FakeC
     cuda.kernels["fault"] = _fault
     a = device.allocate(4)
     steps = [step(device, "double", (a, 4), written=0)] * 3
-    recording = device.recording(steps)
+    parts = device.replay_parts(steps)
     readback = device.readbacks.request(a, 4)
     device.play([step(device, "fault", (a, 4), written=0)])
     device.submit(1)
@@ -636,7 +652,7 @@ def test_a_kernel_that_faults_loses_the_device(device: NvidiaDriver, cuda: FakeC
     assert any(": 700 (CUDA_ERROR_OF_TEST)" in note for note in error.value.__notes__)
     assert device.errors.device_lost
     calls = len(cuda.calls)
-    for further in (*ACTIONS.values(), lambda device, a: device.readbacks.take(readback), lambda device, a: recording[0].write()):
+    for further in (*ACTIONS.values(), lambda device, a: device.readbacks.take(readback), lambda device, a: parts[0].write()):
         with pytest.raises(DeviceError) as error:
             further(device, a)
         assert error.value.message == LOST

@@ -31,7 +31,7 @@ def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     ((dispatch,), count) = routine.dispatches, -(-x.nbytes // 4) * 4
     source, result = np.full(count, 99, np.uint8), np.full(-(-x.size * dtype.itemsize // 4) * 4 + 16, 99, np.uint8)
     source[: x.nbytes] = x.view(np.uint8)
-    Emulator(dispatch.source).run([source, result], dispatch.groups[0])
+    Emulator(dispatch.source).run([source, result], dispatch.workgroups[0])
     end = -(-x.size * dtype.itemsize // 4) * 4
     assert (result[end:] == 99).all(), "numbers beyond the end"
     return result[: x.size * dtype.itemsize].view(dtype)

@@ -46,7 +46,18 @@ def test_a_layer_is_one_dispatch(device: TargetCapabilities) -> None:
     (run,) = planned(layer, *LAYER, device=device)
     assert on_matrix_units([run]) == [True]
     assert len(run.ranges) == 5
-    assert run.written == {4}
+    assert run.written_bindings == {4}
+
+
+@pytest.mark.parametrize("gates", [1, 2])
+def test_products_with_arrays_beyond_a_binding_are_one_dispatch(gates: int) -> None:
+    """Shaders would be cut into chunks, but code that is not WGSL has offsets of 64 bits."""
+    device = HOPPER._replace(binding=(1 << 31) - 4)
+    types = shaped(1 << 15, 512), *[shaped(512, 50304)] * gates
+    (run,) = planned(lambda x, w, *v: vnp.tanh(x @ w) * (x @ v[0] if v else 1), *types, device=device)
+    assert on_matrix_units([run]) == [True]
+    assert run.ranges[-1].size == 2 * 50304 << 15
+    assert not any(on_matrix_units(planned(lambda x: vnp.tanh(x), shaped(1 << 15, 50304), device=device)))
 
 
 def test_without_matrix_units_it_is_a_shader() -> None:
@@ -147,7 +158,7 @@ def test_rows_are_transposed_by_a_kernel_of_its_own() -> None:
         return vnp.transpose(centred / vnp.max(centred, (0, 2), keepdims=True), (0, 2, 1))
 
     (_, transposed) = planned(normalised, shaped(8, 64, 256, dtype="float32"))
-    assert transposed.groups[0] > 64  # not one for each row
+    assert transposed.workgroups[0] > 64  # not one for each row
     assert len(planned(lambda x: vnp.transpose(x + 1, (0, 2, 1)), shaped(8, 64, 256, dtype="float32"))) == 1
 
 

@@ -93,15 +93,15 @@ def run_routine(
     margins: bool = True,
     place: int | None = None,
 ) -> list[np.ndarray]:
-    """Return the results of a routine. Fail if an operand is changed, or memory behind results or workspaces, or if better shaders differ.
+    """Return the results of a routine. Fail if an operand is changed, or memory behind results or workspaces, or if faster shaders differ.
 
     Shaders that ask for a buffer's length see the margin, too, unless there are none. The first result may be in the memory of the operand
     at a `place`: then it begins as that, and the first dispatch is left out.
     """
     result = _run(routine, [d.source for d in routine.dispatches], inputs, outputs, margins, place)
-    if any(d.better is not None for d in routine.dispatches):
-        for x, y in zip(result, _run(routine, [d.best for d in routine.dispatches], inputs, outputs, margins, place), strict=True):
-            assert x.tobytes() == y.tobytes(), "a better shader gives other bits"
+    if any(d.faster is not None for d in routine.dispatches):
+        for x, y in zip(result, _run(routine, [d.fastest for d in routine.dispatches], inputs, outputs, margins, place), strict=True):
+            assert x.tobytes() == y.tobytes(), "a faster shader gives other bits"
     return result
 
 
@@ -132,7 +132,7 @@ def _run(
             entries.append({"binding": binding, "resource": {"buffer": held[buffer].buffer, "offset": 0, "size": size}})
         run.set_pipeline(pipeline)
         run.set_bind_group(0, device().create_bind_group(layout=layout, entries=entries))
-        run.dispatch_workgroups(*dispatch.groups)
+        run.dispatch_workgroups(*dispatch.workgroups)
     run.end()
     device().queue.submit([encoder.finish()])
     values = [h.content(f"buffer {number}") for number, h in enumerate(held)]

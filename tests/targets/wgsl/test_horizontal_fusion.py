@@ -121,7 +121,7 @@ def test_the_first_sort_of_a_scatter_runs_beside_the_zeros_that_it_adds_to(monke
 @pytest.mark.parametrize(("groups", "elements", "dispatches"), [(8, 4096, 1), (17, 4096, 2), (8, 4097, 2)])
 def test_few_workgroups_with_little_memory_run_beside_a_copy(groups: int, elements: int, dispatches: int) -> None:
     slots = Slots()
-    small = replace(sharing(slots, ("u32", elements), deferred=False), groups=(groups, 1, 1))
+    small = replace(sharing(slots, ("u32", elements), deferred=False), workgroups=(groups, 1, 1))
     shader = ShaderModule((Binding("b0", "f32", written=True),), 64, (Builtin("workgroup_id", "_workgroup_id", "vec3<u32>"),), "")
     copy = Run(shader, frozenset({0}), (range_of(slots.caller(), 1 << 20),), (4096, 1, 1))
     for runs in ([small, copy], [copy, small]):

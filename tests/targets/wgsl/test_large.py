@@ -14,7 +14,7 @@ import scipy.signal
 import volta_fn as vf
 from volta_fn import lax, nn
 from volta_fn import numpy as jnp
-from volta_fn.compiler.emission import Block, Slot
+from volta_fn.compiler.emission import CommandScope, Slot
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.devices.device import Device
 from volta_fn.targets.gpu.backend import GpuBackend
@@ -117,7 +117,7 @@ def test_arrays_of_more_elements_than_can_be_numbered(monkeypatch: pytest.Monkey
 def test_rows_of_the_largest_arrays_are_at_offsets_of_32_bits(size: int) -> None:
     """Also where the bytes of an array are more than 32 bits can number."""
     itemsize = math.gcd(size, 4)
-    row, rows, index = (range_of(Slot(Block(None)), n) for n in (size, 4 * size, 4))
+    row, rows, index = (range_of(Slot(CommandScope(None)), n) for n in (size, 4 * size, 4))
     for run in (take_row(row, rows, index, size, TargetCapabilities()), put_row(rows, row, index, size, TargetCapabilities())):
         (factor,) = map(int, re.findall(r"index\[0\] \* (\d+)u", run.source))
         assert factor * (writer.ELEMENTS * itemsize // size + 1) < 1 << 32

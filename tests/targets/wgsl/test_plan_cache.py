@@ -108,9 +108,9 @@ def rows(commands: Any) -> list[Any]:
     for command in commands:
         if isinstance(command, Run):
             region = command.region and (command.region.grids.number, command.region.grid_offset(command.entry))
-            better = command.better and command.better().text
+            better = command.faster and command.faster().text
             ranges = [(span.slot.number, *span[1:]) for span in command.ranges]
-            result.append((command.key, ranges, command.groups, region, command.is_checked, better))
+            result.append((command.key, ranges, command.workgroups, region, command.is_checked, better))
         elif isinstance(command, Loop):
             result.append((command.number, command.iterations, rows(command.body)))
         elif isinstance(command, While):
@@ -162,7 +162,7 @@ def test_a_plan_for_matrix_units_is_what_it_was() -> None:
     entry = PlanEntry.of(closed, (False, False), target)
     assert entry is not None
     plan = program_module.plan_program(closed, (False, False), pipeline, target, lambda key: key.make())
-    assert any(not command.shader.is_wgsl for command in plan.commands if isinstance(command, Run))
+    assert any(not command.shader.is_rewritable for command in plan.commands if isinstance(command, Run))
     entry.write(plan)
     other = entry.read(closed)
     assert other is not None and rows(other.commands) == rows(plan.commands)
@@ -336,13 +336,13 @@ def test_faster_shaders_are_kept_once_they_are_compiled(monkeypatch: pytest.Monk
 
     first = compiled(product, x)
     results = [called(first, x)]
-    assert first.better and not [*folder.glob("??/*")]
+    assert first.faster and not [*folder.glob("??/*")]
     results.append(called(first, x))
     GPU.backend.gpu.pipelines.upgrades.settle()
     assert [*folder.glob("??/*")]
     second = compiled(product, x)
     assert len(planned) == 1
-    assert [better().text for better in second.better.values()] == [better().text for better in compiled(product, x).better.values()]
+    assert [better().text for better in second.faster.values()] == [better().text for better in compiled(product, x).faster.values()]
     results += [called(second, x), called(second, x)]
     GPU.backend.gpu.pipelines.upgrades.settle()
     results.append(called(second, x))

@@ -21,7 +21,7 @@ from volta_fn.targets.gpu.driver import Adapter, BoundRange, Driver, Step, lost
 from volta_fn.targets.gpu.memory import SMALL_READBACK, Buffer, Lease, Pool
 from volta_fn.targets.gpu.pipelines import Pipeline, Pipelines, fma_rounds_once, keeps_subnormals, loop_iterations, needed_checks
 from volta_fn.targets.gpu.queue import Queue
-from volta_fn.targets.wgsl.commands import SMALL, size_class
+from volta_fn.targets.wgsl.commands import KEPT_ON_HOST, size_class
 from volta_fn.targets.wgsl.matmul.contract import shortlist, tune
 from volta_fn.targets.wgsl.matmul.results import Working, rounded
 from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, Schedule, set_finder, tiled, users_file
@@ -65,8 +65,8 @@ class Gpu:
         #: Blocks for temporary values, by size class; all programs share them.
         self.scratch: dict[int, list[Lease]] = {}
         # Not a bound method: objects to be released later must not refer to this one.
-        self.pool.make_room = partial(_make_room, self.scratch, self.queue)
-        driver.make_room = partial(_free_unused, self.pool, self.queue)
+        self.pool.release_scratch = partial(_release_scratch, self.scratch, self.queue)
+        driver.release_free_blocks = partial(_release_free_blocks, self.pool, self.queue)
         self._constants: LruCache[Buffer] = LruCache(_MOST_CONSTANTS)
         _abandoned.add(self, (driver, self.pool, self.grids, self.pipelines))
         if value_of("VOLTA_GPU_CHECKS") != "1":
@@ -83,8 +83,8 @@ class Gpu:
         """Return a buffer with an array's elements; small ones are uploaded on first use."""
         self.check_dtype(values.dtype)
         size = values.nbytes
-        buffer = Buffer(None, values.shape, values.dtype, size, values if size <= SMALL else None)
-        if size > SMALL:
+        buffer = Buffer(None, values.shape, values.dtype, size, values if size <= KEPT_ON_HOST else None)
+        if size > KEPT_ON_HOST:
             self._upload(buffer, values)
         return buffer
 
@@ -151,7 +151,7 @@ class Gpu:
         """Return the buffer of a program's constant; equal small ones share one."""
         if isinstance(value, Buffer):
             return value
-        key = value.tobytes() if value.nbytes <= SMALL else None
+        key = value.tobytes() if value.nbytes <= KEPT_ON_HOST else None
         buffer = None if key is None else self._constants.get(key)
         if buffer is None:
             buffer = Buffer(None, value.shape, value.dtype, value.nbytes, value)
@@ -198,7 +198,7 @@ class Gpu:
     def free_memory(self) -> None:
         """Release memory that is only kept for reuse."""
         with self.queue.lock:
-            self.pool.make_room()
+            self.pool.release_scratch()
             self.pool.trim()
             self.grids.trim()
             self.driver.readbacks.clear()
@@ -222,7 +222,7 @@ class Gpu:
     def recordings_epoch(self) -> int:
         """A number that changes when recorded command lists become invalid."""
         # All four only grow, so that the sum changes if one does.
-        return self.pool.releases + self.grids.releases + self.pipelines.group_releases + self.pipelines.upgrades.replacements
+        return self.pool.releases + self.grids.releases + self.pipelines.group_releases + self.pipelines.upgrades.rounds
 
     @property
     def counters(self) -> Counters:
@@ -242,14 +242,14 @@ def release_abandoned() -> None:
         driver.destroy()
 
 
-def _make_room(scratch: dict[int, list[Lease]], queue: Queue) -> None:
+def _release_scratch(scratch: dict[int, list[Lease]], queue: Queue) -> None:
     # Recordings that write to these blocks end now: the wait may raise, and the pool gives the blocks to others after that, too.
     queue.pool.releases += 1
     scratch.clear()
     queue.wait()
 
 
-def _free_unused(pool: Pool, queue: Queue) -> None:
+def _release_free_blocks(pool: Pool, queue: Queue) -> None:
     # Scratch blocks stay: nothing else keeps them while the graph is made of a recording that uses them.
     with queue.lock:
         queue.wait()
@@ -348,7 +348,7 @@ class Trials:
                 tiled(c, work, schedule, capabilities, rounded(c.target.dtype), BufferNumbers())
                 for schedule in shortlist(c, work, capabilities)
             ]
-            keys = [(d.best, len(d.buffers), d.written_bindings, False) for routine in routines for d in routine.dispatches]
+            keys = [(d.fastest, len(d.buffers), d.written_bindings, False) for routine in routines for d in routine.dispatches]
             self._pipelines = self.gpu.pipelines.prepare(keys)
             measurements = tune(c, work, capabilities, self.trial, path=users_file())
             self._operands, self._leases, self._pipelines = (), [], []
@@ -379,9 +379,9 @@ class Trials:
         pipelines, queue = self.gpu.pipelines, self.gpu.queue
         bound = []
         for d in routine.dispatches:
-            pipeline = pipelines.find(d.best, len(d.buffers), d.written_bindings)
+            pipeline = pipelines.find(d.fastest, len(d.buffers), d.written_bindings)
             blocks = [leases[number].block for number in d.buffers]
-            bound.append((pipeline, tuple([BoundRange(block, 0, block.size) for block in blocks]), d.groups))
+            bound.append((pipeline, tuple([BoundRange(block, 0, block.size) for block in blocks]), d.workgroups))
         queue.wait()
         start = time.perf_counter()
         with queue.lock:

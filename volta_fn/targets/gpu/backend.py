@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from volta_fn.compiler.target import Pipeline
+from volta_fn.compiler.target import Passes
 from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.core.devices.device import Device, Executable, Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, sub_jaxprs
@@ -313,7 +313,7 @@ class GpuBackend:
         """Return True if the device has arrays of this dtype."""
         return is_supported(dtype, self.gpu.capabilities)
 
-    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Pipeline) -> Callable[..., Any]:
+    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Passes) -> Callable[..., Any]:
         """Return a primitive as a function of buffers, to a buffer or a tuple of them."""
         invars = [Var(a) for a in avals]
         out_avals = primitive.abstract(*avals, **params)
@@ -324,21 +324,21 @@ class GpuBackend:
             return functools.partial(program, False)
         return lambda *buffers: program(False, *buffers)[0]
 
-    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Executable:
+    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes) -> Executable:
         """Compile a program to commands of the device."""
         compiled = self._compile(closed, donated, pipeline, reads_ahead=True)
         return Executable(compiled, submits=compiled.program is not None and compiled.program.submits)
 
-    def _compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline, *, reads_ahead: bool) -> CompiledProgram:
+    def _compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes, *, reads_ahead: bool) -> CompiledProgram:
         compiled = CompiledProgram(self, closed, donated, pipeline, reads_ahead=reads_ahead)
         self._programs.set(compiled, None)
         return compiled
 
-    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> int:
+    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes) -> int:
         """Return the most bytes of values that are neither arguments nor results."""
         return self.surviving(lambda: Program(self.gpu, closed, donated, pipeline, allocate=False)).temporary_bytes
 
-    def timed(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Any:
+    def timed(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes) -> Any:
         """Return a program that notes the time of each dispatch.
 
         Raises `DeviceError` if the device has no timestamp queries.
@@ -384,7 +384,7 @@ class CompiledProgram:
     After a loss of the device it is compiled again by the next call. If the backend has a recovery policy, its calls are recorded.
     """
 
-    def __init__(self, backend: GpuBackend, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline, *, reads_ahead: bool) -> None:
+    def __init__(self, backend: GpuBackend, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes, *, reads_ahead: bool) -> None:
         self._backend = backend
         self._closed = closed
         self._effects = bool(closed.effects)

@@ -91,7 +91,7 @@ class Repeat(NamedTuple):
 AnyStep = Step | Repeat
 
 
-class Portion(NamedTuple):
+class ReplayPart(NamedTuple):
     """A part of a recording: its dispatches, and the function that writes them again."""
 
     dispatches: int
@@ -168,7 +168,7 @@ class Driver(Protocol):
     errors: Errors
     readbacks: Readbacks
     #: Called when memory is short, by any thread: releases the blocks of memory that are free.
-    make_room: Callable[[], None]
+    release_free_blocks: Callable[[], None]
 
     def target(self, capabilities: TargetCapabilities) -> WgslTarget:
         """Return the target of programs, given the capabilities that tests have found."""
@@ -221,13 +221,13 @@ class Driver(Protocol):
 
     # commands
 
-    def repeats(self, sources: Iterable[str]) -> bool:
+    def can_repeat(self, sources: Iterable[str]) -> bool:
         """Return whether it takes steps of the kind `Repeat`, of these shaders."""
 
     def play(self, steps: Sequence[AnyStep]) -> None:
         """Write dispatches."""
 
-    def recording(self, steps: Sequence[AnyStep]) -> Sequence[Portion] | None:
+    def replay_parts(self, steps: Sequence[AnyStep]) -> Sequence[ReplayPart] | None:
         """Return functions that write dispatches again, faster than `play`, or None.
 
         It is valid until one of its pipelines, bind groups or blocks is released.
@@ -244,7 +244,7 @@ class Driver(Protocol):
         """Return the number of the last batch that is done."""
 
     @property
-    def iterations(self) -> int:
+    def progress_mark(self) -> int:
         """A number that changes while the device repeats steps."""
 
     def timestamps(self) -> Timestamps:
@@ -259,7 +259,7 @@ class Driver(Protocol):
         """Close the device; nothing uses it any more."""
 
 
-def with_room(operation: Callable[[], _Result], driver: Driver) -> _Result:
+def with_memory(operation: Callable[[], _Result], driver: Driver) -> _Result:
     """Return the result of an operation that takes the GPU's memory.
 
     If there is no room, free blocks are released before it is tried again.
@@ -267,7 +267,7 @@ def with_room(operation: Callable[[], _Result], driver: Driver) -> _Result:
     try:
         return operation()
     except OutOfMemoryError:
-        driver.make_room()
+        driver.release_free_blocks()
         return operation()
 
 

@@ -82,14 +82,14 @@ _numbers = itertools.count(1)
 class Block:
     """A buffer of the GPU."""
 
-    __slots__ = ("batch", "end", "handle", "number", "size")
+    __slots__ = ("end", "handle", "number", "returned_after", "size")
 
     def __init__(self, handle: Any, number: int, size: int) -> None:
         self.handle = handle
         self.number = number
         self.size = size
-        #: The number of the last batch of commands that may use it.
-        self.batch = -1
+        #: The last batch that was submitted when it was returned: the batch after that may still use it.
+        self.returned_after = -1
         #: The weak reference that returns it when its lease ends; None if it is free.
         self.end: LeaseEnd | None = None
 
@@ -135,12 +135,12 @@ class Pool:
         self.held = 0
         self.in_use = 0
         self.peak = 0
-        #: The number of the batch that is being recorded.
-        self.batch = 0
+        #: The number of the last batch that was submitted.
+        self.submitted = 0
         #: The number of times that blocks were released: older recordings refer to released blocks.
         self.releases = 0
         #: Called when memory is short: drops caches and waits for the GPU.
-        self.make_room: Callable[[], None] = lambda: None
+        self.release_scratch: Callable[[], None] = lambda: None
 
     def lease(self, size: int) -> Lease:
         """Lease a block of at least `size` bytes, with undefined contents."""
@@ -164,7 +164,7 @@ class Pool:
         self.collect()
         block_size = self._block_size(size)
         free = self.free.get(block_size, [])
-        block_number = next((number for number in free if self.blocks[number].batch < self.batch), None)
+        block_number = next((number for number in free if self.blocks[number].returned_after < self.submitted), None)
         if block_number is not None:
             free.remove(block_number)
             heapq.heapify(free)
@@ -185,7 +185,7 @@ class Pool:
         returned = self.returned
         while returned:
             block = returned.pop().block
-            block.batch, block.end = self.batch, None
+            block.returned_after, block.end = self.submitted, None
             self.in_use -= block.size
             heapq.heappush(self.free.setdefault(block.size, []), block.number)
 
@@ -197,7 +197,7 @@ class Pool:
         if self._full(size):
             self.trim()
         if self._full(size):
-            self.make_room()
+            self.release_scratch()
             self.trim()
         if self._full(size):
             raise OutOfMemoryError(
@@ -207,7 +207,7 @@ class Pool:
         try:
             handle = self.driver.allocate(size, grids=self.grids)
         except OutOfMemoryError:
-            self.make_room()
+            self.release_scratch()
             self.trim()
             handle = self.driver.allocate(size, grids=self.grids)
         self.held += size

@@ -18,7 +18,7 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, Interned, LruCache
 from volta_fn.errors import DeviceError, OutOfMemoryError
-from volta_fn.targets.gpu.driver import BoundRange, Driver, log, with_room
+from volta_fn.targets.gpu.driver import BoundRange, Driver, log, with_memory
 from volta_fn.targets.gpu.memory import Buffer
 from volta_fn.targets.wgsl.shader import ShaderModule
 
@@ -39,8 +39,8 @@ class Upgrades:
         self._waiting: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._threads = 0
-        #: How often pipelines were replaced; older recordings still hold the replaced ones.
-        self.replacements = 0
+        #: How often all requested shaders were compiled: recordings with the slower ones are dropped then, once for all.
+        self.rounds = 0
 
     def request(self, modules: Iterable[tuple[Key, Callable[[], ShaderModule]]], then: Callable[[], None] | None = None) -> None:
         """Compile faster shaders for existing pipelines, unless requested before.
@@ -48,11 +48,11 @@ class Upgrades:
         `then` is called on one of the threads.
         """
         with self._changed:
-            for key, better in modules:
+            for key, faster in modules:
                 pipeline = self._pipelines.find(*key)
-                if not pipeline.has_better:
-                    pipeline.has_better = True
-                    self._waiting.append(partial(self._upgrade, key, better))
+                if not pipeline.upgrade_requested:
+                    pipeline.upgrade_requested = True
+                    self._waiting.append(partial(self._upgrade, key, faster))
             if then is not None:
                 self._waiting.append(then)
             for _ in range(min(len(self._waiting), _TIER_THREADS, max(1, (os.cpu_count() or 1) // _CPU_FRACTION)) - self._threads):
@@ -85,13 +85,13 @@ class Upgrades:
                     self._end_thread()
                 raise
 
-    def _upgrade(self, key: Key, better: Callable[[], ShaderModule]) -> None:
-        self._pipelines.replace(key, better().text)
+    def _upgrade(self, key: Key, faster: Callable[[], ShaderModule]) -> None:
+        self._pipelines.replace(key, faster().text)
 
     def _end_thread(self) -> None:
         """Record that the current thread ends; the caller holds the lock."""
         self._threads -= 1
-        self.replacements += not self._threads
+        self.rounds += not self._threads
         self._changed.notify_all()
 
 
@@ -257,21 +257,21 @@ _MOST_UNUSED = 128
 #: Threads that compile, at most, and how many of them start only when all shaders are generated, which needs a core as well.
 _THREADS, _LATE_THREADS = 16, 1
 
-#: The key of a pipeline: its WGSL, the number of bindings, which of them are written, and whether its indices are checked.
+#: The key of a pipeline: the text of its shader, the number of bindings, which of them are written, and whether its indices are checked.
 Key = tuple[str, int, frozenset[int], bool]
 
 
 class Pipeline:
     """A compiled shader and the layout of its bind group."""
 
-    __slots__ = ("__weakref__", "handles", "has_better", "layout")
+    __slots__ = ("__weakref__", "handles", "layout", "upgrade_requested")
 
     def __init__(self, handle: Any, layout: Any) -> None:
         #: The last one is in use; recordings may still hold those that it replaced.
         self.handles = [handle]
         self.layout = layout
         #: Whether a faster one was requested.
-        self.has_better = False
+        self.upgrade_requested = False
 
     @property
     def handle(self) -> Any:
@@ -371,7 +371,7 @@ class Pipelines:
         self._release_dropped()
         try:
             compilation = partial(self.driver.compile, source, count, written, checks, is_checked=is_checked)
-            handle, layout = with_room(compilation, self.driver)
+            handle, layout = with_memory(compilation, self.driver)
         except DeviceError as error:
             if self.driver.errors.device_lost:
                 raise

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from volta_fn.compiler.buffers import Output
-from volta_fn.compiler.target import Item, LoweredProgram
-from volta_fn.compiler.target import Pipeline as CompilerPipeline
+from volta_fn.compiler.target import Passes, Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import OutOfMemoryError, ShapeError
 from volta_fn.targets.gpu.adapter import Gpu
-from volta_fn.targets.gpu.driver import AnyStep, BoundRange, Portion, Repeat, Step, Timestamps
+from volta_fn.targets.gpu.driver import AnyStep, BoundRange, Repeat, ReplayPart, Step, Timestamps
 from volta_fn.targets.gpu.memory import SMALL_READBACK, Buffer, Lease, Trend
 from volta_fn.targets.gpu.pipelines import Pipeline
 from volta_fn.targets.gpu.queue import Queue
@@ -145,12 +144,12 @@ class Recording:
     def __init__(self, steps: list[AnyStep]) -> None:
         self.steps = steps
         #: What writes them again, made when it is first replayed; None if the driver has nothing faster than `play`.
-        self.portions: Sequence[Portion] | None = ()
+        self.portions: Sequence[ReplayPart] | None = ()
 
     def replay(self, queue: Queue) -> None:
         """Write the recording to the queue."""
         if self.portions == ():
-            self.portions = queue.driver.recording(self.steps)
+            self.portions = queue.driver.replay_parts(self.steps)
         if self.portions is None:
             queue.play(self.steps)
         else:
@@ -184,25 +183,25 @@ class CommandList:
         self.recordings[key] = Recording(steps)
 
 
-def command_lists(commands: Sequence[Command], repeats: Callable[[While], bool]) -> list[Any]:
+def command_lists(commands: Sequence[Command], can_repeat: Callable[[While], bool]) -> list[Any]:
     """Group consecutive commands that need no host into command lists.
 
-    Steps of the host stay as they are, and so do loops around them, whose bodies are grouped. `repeats` says whether the device repeats the
-    dispatches of a `while` by itself.
+    Steps of the host stay as they are, and so do loops around them, whose bodies are grouped. `can_repeat` says whether the device
+    repeats the dispatches of a `while` by itself.
     """
     groups: list[Any] = []
     pending: list[Command] = []
     for command in [*commands, None]:
-        if command is not None and uninterrupted(command, repeats):
+        if command is not None and uninterrupted(command, can_repeat):
             pending.append(command)
             continue
         if pending:
             groups.append(CommandList(pending))
             pending = []
         if isinstance(command, Loop):
-            groups.append(Loop(command.number, command.iterations, command_lists(command.body, repeats)))
+            groups.append(Loop(command.number, command.iterations, command_lists(command.body, can_repeat)))
         elif isinstance(command, While):
-            groups.append(While(command.flag, command_lists(command.body, repeats)))
+            groups.append(While(command.flag, command_lists(command.body, can_repeat)))
         elif command is not None:
             groups.append(command)
     return groups
@@ -238,14 +237,15 @@ class Call:
             elif isinstance(command, Host):
                 self.call_host(command)
             elif isinstance(command, While):
-                self.repeat(command)
+                self.run_while(command)
             elif isinstance(command, Submit):
                 self.queue.submit()
-                self.queue.wait_for_room()
+                self.queue.limit_in_flight()
             else:
                 for iteration in range(command.iterations):
                     self.iterations[command.number] = iteration
                     self.execute(command.body)
+                self.iterations.pop(command.number, None)
 
     # dispatches
 
@@ -283,19 +283,19 @@ class Call:
                     yield from self.steps(command.body)
                 self.iterations.pop(command.number, None)
             elif isinstance(command, While):
-                yield Repeat(self.binding(command.flag), tuple(self.steps(command.body)))
+                yield Repeat(self.bound_range(command.flag), tuple(self.steps(command.body)))
 
     def step(self, run: Run) -> Step:
         """Resolve one dispatch: its pipeline, bind group and grid."""
         pipelines = self.gpu.pipelines
         pipeline = pipelines.find(*run.key)
-        group = pipelines.group(pipeline, tuple([self.binding(p) for p in run.ranges]))
+        group = pipelines.group(pipeline, tuple([self.bound_range(p) for p in run.ranges]))
         if run.region is None:
-            return Step(pipeline.handle, group, run.groups, None, 0)
+            return Step(pipeline.handle, group, run.workgroups, None, 0)
         grids = self.blocks[run.region.grids.number].handle
-        return Step(pipeline.handle, group, run.groups, grids, run.region.grid_offset(run.entry))
+        return Step(pipeline.handle, group, run.workgroups, grids, run.region.grid_offset(run.entry))
 
-    def binding(self, span: BufferRange) -> BoundRange:
+    def bound_range(self, span: BufferRange) -> BoundRange:
         """Return the range of a block that a range of a slot denotes in this iteration."""
         offset = span.offset
         for loop, stride in span.strides:
@@ -324,24 +324,24 @@ class Call:
 
     def write(self, span: BufferRange, data: np.ndarray) -> None:
         """Write bytes to a range, after the pending commands."""
-        binding = self.binding(span)
+        bound = self.bound_range(span)
         with self.queue.lock:
             self.queue.submit()
-            self.queue.write(binding.block, data, binding.offset)
+            self.queue.write(bound.block, data, bound.offset)
 
     def read(self, span: BufferRange, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Read an array to the host."""
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if not size:
             return np.empty(shape, dtype)
-        binding = self.binding(span)
-        return self.queue.read(binding.block, size, binding.offset).view(dtype).reshape(shape)
+        bound = self.bound_range(span)
+        return self.queue.read(bound.block, size, bound.offset).view(dtype).reshape(shape)
 
     def word(self, span: BufferRange) -> bool:
         """Return whether a word on the device is not zero."""
         return bool(self.read(span, (), np.dtype(np.uint32)))
 
-    def repeat(self, command: While) -> None:
+    def run_while(self, command: While) -> None:
         """Run a `while`, several iterations between reads of its flag; more do nothing."""
         iterations = 1
         while self.word(command.flag):
@@ -370,18 +370,18 @@ class Program:
         gpu: Gpu,
         closed: ClosedJaxpr,
         donated: Sequence[bool],
-        pipeline: CompilerPipeline,
+        pipeline: Passes,
         *,
         reads_ahead: bool = True,
         allocate: bool = True,
-        repeats: bool = True,
-        is_kept: bool = True,
+        device_repeats: bool = True,
+        is_cached: bool = True,
     ) -> None:
         """Compile a program.
 
         If `reads_ahead`, readbacks of small results that were read once are requested eagerly from then on. If `allocate`, memory for its
-        temporary values is allocated now, not by the first call. Unless `repeats`, the host repeats what `while` loops do. If `is_kept`,
-        the plan is from the disk, or written there.
+        temporary values is allocated now, not by the first call. Unless `device_repeats`, the host repeats what `while` loops do. If
+        `is_cached`, the plan is read from the cache on disk, or written to it.
         """
         self.gpu = gpu
         avals = (*closed.in_avals, *closed.out_avals, *[v.aval for eqn in closed.eqns for v in eqn.outvars])
@@ -390,7 +390,7 @@ class Program:
         #: The compiled shaders, which are released with the program.
         self.pipelines: list[Pipeline] = []
         with gpu.pipelines.compile_ahead(self.pipelines) as start_compiling:
-            entry = PlanEntry.of(closed, donated, gpu.target) if is_kept else None
+            entry = PlanEntry.of(closed, donated, gpu.target) if is_cached else None
             plan = None if entry is None else entry.read(closed)
             is_new = plan is None
             if plan is None:
@@ -401,13 +401,13 @@ class Program:
             #: Results that take the memory of donated arguments: result -> argument.
             self.reuse = plan.reuse
             #: Faster shaders that are not requested yet, by the keys of those that they replace, and whether the program was called.
-            self.better = {run.key: run.better for run in runs(plan.commands) if run.better is not None}
+            self.faster = {run.key: run.faster for run in runs(plan.commands) if run.faster is not None}
             self.was_called = False
             #: Writes the plan to the disk with these shaders, which takes long.
             self.keep_plan: Callable[[], None] | None = None
             if entry is not None and is_new:
                 write = partial(entry.write, plan)
-                if self.better:
+                if self.faster:
                     self.keep_plan = write
                 else:
                     write()
@@ -421,7 +421,7 @@ class Program:
             #: When each temporary value is needed, by the number of the command.
             self.lifetimes = plan.lifetimes
             self.block_sizes, self.block_of = plan.block_sizes, plan.block_of
-            self.commands = command_lists(plan.commands, self._is_repeated if repeats else lambda command: False)
+            self.commands = command_lists(plan.commands, self._is_repeated if device_repeats else lambda command: False)
             #: Whether steps of the host interrupt it, during which other programs may run.
             self.interrupted = not all(isinstance(c, CommandList) for c in self.commands)
             #: Whether a call returns once the device has the work, however long that waits for another device.
@@ -436,7 +436,7 @@ class Program:
 
     def _is_repeated(self, command: While) -> bool:
         """Return whether the device repeats a `while` by itself."""
-        return dispatches_of(command.body) <= _MOST_RECORDED and self.gpu.driver.repeats(run.source for run in runs(command.body))
+        return dispatches_of(command.body) <= _MOST_RECORDED and self.gpu.driver.can_repeat(run.source for run in runs(command.body))
 
     @property
     def temporary_bytes(self) -> int:
@@ -446,11 +446,11 @@ class Program:
     def __call__(self, donate: bool, *arguments: Buffer) -> tuple[Buffer, ...]:
         """Run the program; donated arguments may be overwritten if `donate` is set."""
         gpu = self.gpu
-        if self.better and self.was_called:
-            gpu.pipelines.upgrades.request(self.better.items(), self.keep_plan)
-            self.better, self.keep_plan = {}, None
+        if self.faster and self.was_called:
+            gpu.pipelines.upgrades.request(self.faster.items(), self.keep_plan)
+            self.faster, self.keep_plan = {}, None
         self.was_called = True
-        gpu.queue.wait_for_room()
+        gpu.queue.limit_in_flight()
         with gpu.queue.lock:
             if self.trend is not None:
                 gpu.pool.collect()
@@ -538,8 +538,8 @@ class TimedProgram(Program):
 
     device = "gpu"
 
-    def __init__(self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: CompilerPipeline) -> None:
-        super().__init__(gpu, closed, donated, pipeline, reads_ahead=False, repeats=False, is_kept=False)
+    def __init__(self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes) -> None:
+        super().__init__(gpu, closed, donated, pipeline, reads_ahead=False, device_repeats=False, is_cached=False)
         self.lowered: LoweredProgram = pipeline.lower(closed, gpu.target)
         self.items: list[tuple[LoweredProgram, Item] | None] = [None, *_items(self.lowered)]
         self._numbers = {id(entry[1]): number for number, entry in enumerate(self.items) if entry is not None}

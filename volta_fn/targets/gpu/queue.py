@@ -20,7 +20,7 @@ from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.errors import DeviceError, DeviceTimeoutError, DistributedError
 from volta_fn.settings import value_of
 from volta_fn.signals import Lock, deferred_interrupts
-from volta_fn.targets.gpu.driver import LOST, AnyStep, Driver, Portion, Readback, Step, Timestamps, log
+from volta_fn.targets.gpu.driver import LOST, AnyStep, Driver, Readback, ReplayPart, Step, Timestamps, log
 from volta_fn.targets.gpu.memory import Block, Pool
 
 #: The most commands of a batch, and the fewest that are submitted in any case.
@@ -100,9 +100,9 @@ class Queue:
             self.driver.play(some)
             self.wrote(len(some))
 
-    def replay(self, portions: Sequence[Portion]) -> None:
+    def replay(self, parts: Sequence[ReplayPart]) -> None:
         """Write the dispatches of a recording again."""
-        for dispatches, write in portions:
+        for dispatches, write in parts:
             write()
             self.wrote(dispatches)
 
@@ -160,7 +160,7 @@ class Queue:
         self.submitted += 1
         log.debug("batch %d submitted; %d are under way", self.submitted, self.submitted - self.done)
         self.last = time.perf_counter()
-        self.pool.batch = self.submitted
+        self.pool.submitted = self.submitted
 
     # waiting
 
@@ -187,7 +187,7 @@ class Queue:
             log.debug("waited %.6f s; %d batches are under way", seconds, self.submitted - self.done)
 
     def _poll_until(self, reached: Callable[[], bool], start: float, timeout: float) -> None:
-        progress, last = (self.done, self.driver.iterations), start
+        progress, last = (self.done, self.driver.progress_mark), start
         while True:
             if self.errors.device_lost:
                 raise DeviceError(LOST)
@@ -196,8 +196,8 @@ class Queue:
                 return
             deferred_interrupts.deliver_pending()
             now = time.perf_counter()
-            if (self.done, self.driver.iterations) != progress:
-                progress, last = (self.done, self.driver.iterations), now
+            if (self.done, self.driver.progress_mark) != progress:
+                progress, last = (self.done, self.driver.progress_mark), now
             elif now - last > timeout:
                 raise DeviceTimeoutError(
                     f"the GPU has finished nothing for {timeout:g} seconds. It may be busy with a large computation, or hang: "
@@ -228,7 +228,7 @@ class Queue:
                 self.wait(timeout=_EXIT_TIMEOUT)
         self.polling.acquire(timeout=_EXIT_TIMEOUT)
 
-    def wait_for_room(self) -> None:
+    def limit_in_flight(self) -> None:
         """Wait while too many batches are in flight."""
         if self.submitted - self.done >= _MOST_IN_FLIGHT:
             self.wait(self.submitted - _MOST_IN_FLIGHT // 2)

@@ -38,7 +38,7 @@ from volta_fn.targets.numpy import convolution, indexing, linalg, memory, reduct
 from volta_fn.targets.numpy.memory import give, take, workspace
 
 if TYPE_CHECKING:
-    from volta_fn.compiler.target import Pipeline
+    from volta_fn.compiler.target import Passes
 
 
 # Plans as Python functions: a statement per step, registers as local variables.
@@ -213,9 +213,7 @@ def structured_kernel(primitive: Primitive) -> Callable[[Callable[..., Any]], Ca
     return register
 
 
-def make_kernel(
-    primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Pipeline | None = None
-) -> Callable[..., Any]:
+def make_kernel(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Passes | None = None) -> Callable[..., Any]:
     """Return a primitive with its parameters as a function of buffers.
 
     `pipeline` plans the programs that it holds, if any.
@@ -233,7 +231,7 @@ def make_kernel(
     return partial(evaluate, **params) if params else evaluate
 
 
-def planned(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> PlannedProgram:
+def planned(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes) -> PlannedProgram:
     """Return a program, planned by the pipeline, as NumPy runs it."""
     return PlannedProgram(pipeline.plan(closed, donated, out_results), partial(make_kernel, pipeline=pipeline))
 
@@ -255,7 +253,7 @@ def _takes_out(function: Callable[..., Any]) -> bool:
 
 
 @program_cache
-def subprogram(closed: ClosedJaxpr, pipeline: Pipeline) -> Program:
+def subprogram(closed: ClosedJaxpr, pipeline: Passes) -> Program:
     """Compile a sub-program, cached on it, to a function from buffers to buffers."""
     return partial(planned(closed, (), pipeline).function(), False)
 
@@ -295,24 +293,24 @@ class NumpyBackend:
         """Return True: the CPU has every dtype."""
         return True
 
-    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Pipeline) -> Callable[..., Any]:
+    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Passes) -> Callable[..., Any]:
         """Return a primitive as a function of buffers, giving one buffer or a tuple."""
         kernel = make_kernel(primitive, avals, params, pipeline)
         runs_code = primitive.multiple_results  # of the user's: callbacks, and programs that may hold some, are among those
         return silenced(kernel) if runs_code else silenced_in_context(kernel, len(avals))
 
-    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Executable:
+    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes) -> Executable:
         """Return the plan of a program as an executable."""
         return Executable(silenced(planned(closed, donated, pipeline).function()))
 
-    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> int:
+    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes) -> int:
         """Return the most bytes of a program's values other than arguments and results.
 
         What LAPACK and Fourier transforms need for themselves counts.
         """
         return most_temporaries(pipeline.plan(closed, donated, out_results), lambda inner: pipeline.plan(inner, (), out_results), workspace)
 
-    def timed(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Any:
+    def timed(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes) -> Any:
         """Return None: NumPy's steps are timed one by one by whoever runs them."""
         return None
 
@@ -367,7 +365,7 @@ def _resident() -> int:
 
 
 @structured_kernel(cond_p)
-def _cond(pipeline: Pipeline, *, branches: tuple[ClosedJaxpr, ...]) -> Program:
+def _cond(pipeline: Passes, *, branches: tuple[ClosedJaxpr, ...]) -> Program:
     programs = [subprogram(b, pipeline) for b in branches]
 
     def run_branch(index: Any, *operands: Any) -> tuple[Any, ...]:
@@ -377,7 +375,7 @@ def _cond(pipeline: Pipeline, *, branches: tuple[ClosedJaxpr, ...]) -> Program:
 
 
 @structured_kernel(while_p)
-def _while(pipeline: Pipeline, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJaxpr, cond_nconsts: int, body_nconsts: int) -> Program:
+def _while(pipeline: Passes, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJaxpr, cond_nconsts: int, body_nconsts: int) -> Program:
     condition = subprogram(cond_jaxpr, pipeline)
     count = cond_nconsts + body_nconsts
     step = _step(body_jaxpr, body_nconsts, len(body_jaxpr.out_avals), pipeline)
@@ -400,7 +398,7 @@ def _while(pipeline: Pipeline, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJax
 
 
 @structured_kernel(scan_p)
-def _scan(pipeline: Pipeline, *, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_consts: int, num_carry: int, unroll: int) -> Program:
+def _scan(pipeline: Passes, *, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_consts: int, num_carry: int, unroll: int) -> Program:
     step = _step(jaxpr, num_consts, num_carry, pipeline)
     y_avals = jaxpr.out_avals[num_carry:]
 
@@ -438,7 +436,7 @@ def _frame(step: PlannedProgram) -> Iterator[Sequence[np.ndarray]]:
 
 
 @program_cache
-def _step(closed: ClosedJaxpr, consts: int, carry: int, pipeline: Pipeline) -> PlannedProgram:
+def _step(closed: ClosedJaxpr, consts: int, carry: int, pipeline: Passes) -> PlannedProgram:
     """Compile a loop's body; its first argument allows overwriting the carry."""
     body = pipeline.optimize(closed)
     donated = [*[False] * consts, *_private(body, carry)]

@@ -21,7 +21,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, WeakIdentityDict
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.settings import value_of
-from volta_fn.targets.gpu.driver import AnyStep, BoundRange, Description, Errors, Portion, Readbacks, Repeat, Step, log, with_room
+from volta_fn.targets.gpu.driver import AnyStep, BoundRange, Description, Errors, Readbacks, Repeat, ReplayPart, Step, log, with_memory
 from volta_fn.targets.gpu.pipelines import NONE
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link, missing_compiler
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, TensorMap, header_of
@@ -108,7 +108,7 @@ class EventTimestamps:
 # The device.
 
 
-class GraphRecording:
+class GraphReplay:
     """A graph of dispatches, launched in the stream."""
 
     __slots__ = ("__weakref__", "_driver", "_handle", "_peers")
@@ -130,7 +130,7 @@ class GraphRecording:
         driver.progress.is_pending = True
 
 
-class LaunchRecording:
+class LaunchReplay:
     """A few dispatches, whose arguments are ready to be passed."""
 
     __slots__ = ("_arguments", "_driver", "_launched", "_peers")
@@ -227,7 +227,7 @@ class NvidiaDriver:
         self._timing = Events(loaded, self.call_errors, 0)
         self._timed: Finalized[list[int]] = Finalized()
         self._loops: ConditionKernel | None = None
-        self.make_room: Callable[[], None] = lambda: None
+        self.release_free_blocks: Callable[[], None] = lambda: None
         _OPEN.set(self, None)
 
     def target(self, capabilities: TargetCapabilities) -> NvidiaTarget:
@@ -280,7 +280,8 @@ class NvidiaDriver:
         with self.context:
             status = self.functions.cuMemcpyHtoDAsync_v2(memory + offset, data.ctypes.data, data.nbytes, self.stream)
             self.call_errors.check(status, "cuMemcpyHtoDAsync")
-        self._sources.append((self.progress.submitted + 1, data))
+        self.progress.is_pending = True  # so that a batch ends after it: until then the driver reads the data and writes the memory
+        self._sources.append((self.progress.last_use, data))
 
     def copy(self, target: int, source: int, offset: int, size: int) -> None:
         """Write a command that copies `size` bytes to the beginning of the target.
@@ -368,7 +369,7 @@ class NvidiaDriver:
 
     # commands
 
-    def repeats(self, sources: Iterable[str]) -> bool:
+    def can_repeat(self, sources: Iterable[str]) -> bool:
         """Return whether graphs can repeat dispatches of these shaders.
 
         Collectives are counted when they are launched, so the host repeats them.
@@ -400,7 +401,7 @@ class NvidiaDriver:
                 if status:
                     self.call_errors.check(status, "cuLaunchKernel")
 
-    def recording(self, steps: Sequence[AnyStep]) -> Sequence[Portion] | None:
+    def replay_parts(self, steps: Sequence[AnyStep]) -> Sequence[ReplayPart] | None:
         """Return a graph of the dispatches, or their launches if they are few.
 
         None if there is no memory for a graph with loops.
@@ -412,9 +413,9 @@ class NvidiaDriver:
                 graph = self._graph(steps)
         if loops and graph is None:
             return None
-        return (Portion(len(steps), (graph or LaunchRecording(self, launched)).write),)
+        return (ReplayPart(len(steps), (graph or LaunchReplay(self, launched)).write),)
 
-    def _graph(self, steps: Sequence[AnyStep]) -> GraphRecording:
+    def _graph(self, steps: Sequence[AnyStep]) -> GraphReplay:
         """Return a graph of dispatches."""
         steps = _launched(steps)
         nodes = self._nodes(steps)
@@ -424,9 +425,9 @@ class NvidiaDriver:
         with self.context:
             self._destroy_dropped_graphs()
             instantiation = functools.partial(instantiate, self.functions, self.call_errors, nodes, edges, self.stream, condition)
-            handle = with_room(instantiation, self)
+            handle = with_memory(instantiation, self)
         log.debug("a graph of %d dispatches with %d edges", len(nodes), sum(map(len, edges)))
-        graph = GraphRecording(self, handle, peers_of(steps))
+        graph = GraphReplay(self, handle, peers_of(steps))
         self._graphs.add(graph, handle)
         return graph
 
@@ -466,7 +467,7 @@ class NvidiaDriver:
         return self._loops
 
     @property
-    def iterations(self) -> int:
+    def progress_mark(self) -> int:
         """A number that changes while the GPU repeats dispatches."""
         with self._copies.reading:  # another thread may close the device, whose memory of the host ends with it
             if self._loops is None or self.call_errors.device_lost:

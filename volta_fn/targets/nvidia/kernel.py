@@ -513,7 +513,7 @@ def kernel_dispatch(header: KernelHeader, buffers: Sequence[int], results: int, 
     """
     first = len(buffers) - results
     declarations = tuple([Binding(f"b{number}", "u32", number >= first) for number in range(len(buffers))])
-    module = ShaderModule(declarations, header.threads, (), "", foreign=f"{header}{llvm_ir}")
+    module = ShaderModule(declarations, header.threads, (), "", final_text=f"{header}{llvm_ir}")
     return Dispatch(module, tuple(buffers), (blocks, 1, 1))
 
 

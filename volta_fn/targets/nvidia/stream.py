@@ -37,7 +37,7 @@ class Kernel(NamedTuple):
     #: Invocations of a workgroup.
     threads: tuple[int, int, int]
     #: The bindings that it writes.
-    written: frozenset[int]
+    written_bindings: frozenset[int]
     #: Bytes of dynamic shared memory.
     shared: int = 0
 
@@ -167,7 +167,7 @@ def accesses_of(step: AnyStep) -> Accesses:
         flag, inner = flag_of(step), [accesses_of(each) for each in step.steps]
         read, written = [span for each in inner for span in each.reads], [span for each in inner for span in each.writes]
         return Accesses(tuple(dict.fromkeys([flag, *read])), tuple(dict.fromkeys(written)))
-    written = step.pipeline.written
+    written = step.pipeline.written_bindings
     spans: tuple[Range, ...] = step.bind_group.ranges
     reads = [span for number, span in enumerate(spans) if number not in written]
     if step.grid_buffer is not None:

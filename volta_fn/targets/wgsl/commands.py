@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.emission import Block, Slot, Slots
+from volta_fn.compiler.emission import CommandScope, Slot, Slots
 from volta_fn.compiler.target import Item, TargetCapabilities
 from volta_fn.settings import current as settings
 from volta_fn.targets.wgsl.routine import Dispatch, grid
@@ -35,9 +35,9 @@ class MovingSlot(Slot):
 
     root: Slot
 
-    def __init__(self, block: Block, base: Slot, size: int, offset: int, strides: tuple[tuple[int, int], ...]) -> None:
+    def __init__(self, scope: CommandScope, base: Slot, size: int, offset: int, strides: tuple[tuple[int, int], ...]) -> None:
         root = base.root if isinstance(base, MovingSlot) else base
-        super().__init__(block, size, backing=(root,))
+        super().__init__(scope, size, backing=(root,))
         self.root = root
         self.offset: int = base.offset + offset if isinstance(base, MovingSlot) else offset
         #: Pairs of a loop's number and the bytes per iteration.
@@ -108,16 +108,16 @@ class Run:
     """
 
     shader: ShaderModule
-    written: frozenset[int]
+    written_bindings: frozenset[int]
     ranges: tuple[BufferRange, ...]
-    groups: tuple[int, int, int]
+    workgroups: tuple[int, int, int]
     #: The region from whose buffer it reads its grid, if any, and its entry there.
     region: Region | None = None
     entry: int = 0
     #: Whether it is a deferred product, to be fused with others (see `compiler.node_passes.defer_products`).
     deferred: bool = False
     #: Generates a faster shader that takes longer to compile (see `Dispatch`).
-    better: Callable[[], ShaderModule] | None = None
+    faster: Callable[[], ShaderModule] | None = None
     #: The items of the program that it computes, for profilers.
     items: tuple[Item, ...] = ()
     #: Whether indices are checked, as the switch said when the program was planned: other threads compile it, some of them later.
@@ -127,22 +127,22 @@ class Run:
     def of(dispatch: Dispatch, ranges: Sequence[BufferRange], *, deferred: bool = False) -> Run:
         """Bind a routine's dispatch, given the ranges of all of the routine's buffers."""
         bound = tuple([ranges[number] for number in dispatch.buffers])
-        return Run(dispatch.shader, dispatch.written_bindings, bound, dispatch.groups, deferred=deferred, better=dispatch.better)
+        return Run(dispatch.shader, dispatch.written_bindings, bound, dispatch.workgroups, deferred=deferred, faster=dispatch.faster)
 
     @property
     def source(self) -> str:
-        """The WGSL of its shader."""
+        """The text of its shader."""
         return self.shader.text
 
     @property
     def key(self) -> tuple[str, int, frozenset[int], bool]:
         """The key of its pipeline."""
-        return self.source, len(self.ranges), self.written, self.is_checked
+        return self.source, len(self.ranges), self.written_bindings, self.is_checked
 
     def changed(self, change: Callable[[ShaderModule], ShaderModule]) -> Run:
         """Return the run with `change` applied to its shader and to the faster one."""
-        better = self.better
-        return replace(self, shader=change(self.shader), better=None if better is None else lambda: change(better()))
+        faster = self.faster
+        return replace(self, shader=change(self.shader), faster=None if faster is None else lambda: change(faster()))
 
 
 @dataclass(eq=False)
@@ -184,13 +184,13 @@ class Host:
 Command = Run | Loop | While | Submit | Host
 
 
-def uninterrupted(command: Command, repeats: Callable[[While], bool]) -> bool:
+def uninterrupted(command: Command, can_repeat: Callable[[While], bool]) -> bool:
     """Return whether a command runs without the host between its dispatches.
 
-    `repeats` says whether the device repeats dispatches by itself.
+    `can_repeat` says whether the device repeats dispatches by itself.
     """
     if isinstance(command, Loop | While):
-        return (isinstance(command, Loop) or repeats(command)) and all(uninterrupted(c, repeats) for c in command.body)
+        return (isinstance(command, Loop) or can_repeat(command)) and all(uninterrupted(c, can_repeat) for c in command.body)
     return isinstance(command, Run)
 
 
@@ -206,7 +206,7 @@ def runs(commands: Sequence[Command]) -> Iterator[Run]:
 # Memory: blocks in size classes, so that they are reused.
 
 #: Arrays of up to this many bytes are also kept on the host.
-SMALL = 64
+KEPT_ON_HOST = 64
 
 
 def size_class(size: int) -> int:
@@ -360,12 +360,12 @@ def fuse_horizontally(
         first = 0
         for binding, span in enumerate(run.ranges):
             first = max(first, wrote.get(span.slot, -1) + 1)
-            if binding in run.written:
+            if binding in run.written_bindings:
                 first = max(first, read.get(span.slot, -1) + 1)
         first = max(first, len(groups) - _FORWARD)
         number = _join(groups, run, first, capabilities, most_characters)
         for binding, span in enumerate(run.ranges):
-            times = wrote if binding in run.written else read
+            times = wrote if binding in run.written_bindings else read
             times[span.slot] = max(times.get(span.slot, -1), number)
     _move_later(groups, capabilities, most_characters)
     dispatches: list[Command] = [_fuse_group(group) for group in groups if group]
@@ -379,9 +379,9 @@ def stays_alone(run: Run | Dispatch, deferred: bool, most_characters: int = _CHA
     It is no WGSL, keeps a GPU busy by itself, is longer than `most_characters`, or a faster shader will replace it.
     """
     limit = _DEFERRED_CHARACTERS if deferred else most_characters
-    if not run.shader.is_wgsl:
+    if not run.shader.is_rewritable:
         return True
-    return run.better is not None or run.groups[1:] != (1, 1) or run.groups[0] > _UNDERUSED or len(run.source) > limit
+    return run.faster is not None or run.workgroups[1:] != (1, 1) or run.workgroups[0] > _UNDERUSED or len(run.source) > limit
 
 
 def _join(groups: list[list[Run]], run: Run, first: int, capabilities: TargetCapabilities, most_characters: int) -> int:
@@ -428,8 +428,8 @@ def _independent_groups(following: Sequence[list[Run]], run: Run) -> Iterator[li
 def _depends(other: Run, run: Run) -> bool:
     """Return whether a dispatch depends on an earlier one."""
     slots = [span.slot for span in run.ranges]
-    written = {slots[binding] for binding in run.written}
-    return any(span.slot in (slots if binding in other.written else written) for binding, span in enumerate(other.ranges))
+    written = {slots[binding] for binding in run.written_bindings}
+    return any(span.slot in (slots if binding in other.written_bindings else written) for binding, span in enumerate(other.ranges))
 
 
 def _fits(group: Sequence[Run], run: Run, capabilities: TargetCapabilities, most_characters: int) -> bool:
@@ -442,16 +442,16 @@ def _fits(group: Sequence[Run], run: Run, capabilities: TargetCapabilities, most
     if sum(len(r.ranges) for r in runs) > min(_BUFFERS, capabilities.buffers):
         return False
     shaders = [r.shader for r in runs]
-    if len(runs) == 2 and _hides_latency(*sorted(runs, key=lambda r: r.groups[0])):
+    if len(runs) == 2 and _hides_latency(*sorted(runs, key=lambda r: r.workgroups[0])):
         small = fused_memory(shaders) <= min(_TINY_MEMORY, capabilities.workgroup_memory)
-        return small and sum(r.groups[0] for r in runs) <= capabilities.groups and fused_size(shaders) > 0
-    if any(stays_alone(r, deferred, most_characters) for r in runs) or sum(r.groups[0] for r in runs) > min(_FULL, capabilities.groups):
+        return small and sum(r.workgroups[0] for r in runs) <= capabilities.groups and fused_size(shaders) > 0
+    if any(stays_alone(r, deferred, most_characters) for r in runs) or sum(r.workgroups[0] for r in runs) > min(_FULL, capabilities.groups):
         return False
     different = {*shaders}
     if len(different) > _SHADERS or sum(len(shader.text) for shader in different) > (_DEFERRED_CHARACTERS if deferred else most_characters):
         return False
     size = fused_size(shaders)
-    if not size or sum(r.groups[0] * (size - r.shader.invocations) for r in runs) > _IDLE:
+    if not size or sum(r.workgroups[0] * (size - r.shader.invocations) for r in runs) > _IDLE:
         return False
     # Deferred ones fill a GPU: with more memory per workgroup than one of them needs, fewer workgroups would be resident.
     return fused_memory(shaders) <= (max([fused_memory([shader]) for shader in different]) if deferred else capabilities.workgroup_memory)
@@ -459,23 +459,23 @@ def _fits(group: Sequence[Run], run: Run, capabilities: TargetCapabilities, most
 
 def _hides_latency(tiny: Run, large: Run) -> bool:
     """Return whether one dispatch moves memory while a small one waits."""
-    if tiny.deferred or large.deferred or tiny.groups[0] > _TINY_WORKGROUPS or stays_alone(tiny, deferred=False):
+    if tiny.deferred or large.deferred or tiny.workgroups[0] > _TINY_WORKGROUPS or stays_alone(tiny, deferred=False):
         return False
     moves = len(large.source) <= _MOVING_CHARACTERS and not large.shader.workgroup_variables
-    return moves and large.better is None and large.groups[1:] == (1, 1) and large.groups[0] > _UNDERUSED
+    return moves and large.faster is None and large.workgroups[1:] == (1, 1) and large.workgroups[0] > _UNDERUSED
 
 
 def _fuse_group(runs: Sequence[Run]) -> Run:
     """Fuse dispatches. Longer shaders come first, since they take longest."""
     if len(runs) == 1:
         return runs[0]
-    runs = sorted(runs, key=lambda run: (-len(run.source), run.source, run.groups[0]))
-    counts = tuple([run.groups[0] for run in runs])
+    runs = sorted(runs, key=lambda run: (-len(run.source), run.source, run.workgroups[0]))
+    counts = tuple([run.workgroups[0] for run in runs])
     shader = fused(tuple([run.shader for run in runs]), counts)
     ranges = tuple([span for run in runs for span in run.ranges])
     written, before = set[int](), 0
     for run in runs:
-        written |= {before + binding for binding in run.written}
+        written |= {before + binding for binding in run.written_bindings}
         before += len(run.ranges)
     items = tuple(dict.fromkeys([item for run in runs for item in run.items]))
     return Run(shader, frozenset(written), ranges, (sum(counts), 1, 1), items=items)

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, NoReturn, Self
 import numpy as np
 
 from volta_fn.compiler.buffers import Lifetime, Output
-from volta_fn.compiler.emission import Block, Slot, reusable
+from volta_fn.compiler.emission import CommandScope, Slot, reusable
 from volta_fn.compiler.ir.kernel import KernelCall
-from volta_fn.compiler.target import CommandPass, Item, LoweredProgram, Pipeline, RoutineKey, TargetCapabilities
+from volta_fn.compiler.target import CommandPass, Passes, Item, LoweredProgram, RoutineKey, TargetCapabilities
 from volta_fn.compiler.verification import Extent, SlotUses, describe, verify_extents
 from volta_fn.core.arrays.array import ConcreteArray, numbers_of
 from volta_fn.core.aval import ShapedArray
@@ -27,7 +27,7 @@ from volta_fn.runtime.caches import cache_dir
 from volta_fn.runtime.entries import DTYPES, Contents, NotCacheable, Reader, dtype_name, fingerprint_of
 from volta_fn.settings import current as settings
 from volta_fn.targets.wgsl.commands import (
-    SMALL,
+    KEPT_ON_HOST,
     BufferRange,
     Command,
     Host,
@@ -45,7 +45,7 @@ from volta_fn.targets.wgsl.matmul.tiles import is_measuring, measured
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.shader import ShaderModule
 from volta_fn.targets.wgsl.target import WgslTarget
-from volta_fn.targets.wgsl.writer import CONTROL_FLOW, Writer
+from volta_fn.targets.wgsl.writer import Writer
 
 # Verification of a plan's commands: bindings, limits, order, lifetimes.
 #
@@ -61,11 +61,15 @@ def verify_commands(capabilities: TargetCapabilities, commands: Sequence[Command
         shader = run.shader
         _require(len(shader.bindings) == len(run.ranges), f"{len(shader.bindings)} bindings are bound to {len(run.ranges)} ranges", run)
         written = frozenset([number for number, binding in enumerate(shader.bindings) if binding.written])
-        _require(written == run.written, f"bindings {sorted(written)} are written, but {sorted(run.written)} are said to be", run)
+        _require(
+            written == run.written_bindings,
+            f"bindings {sorted(written)} are written, but {sorted(run.written_bindings)} are said to be",
+            run,
+        )
         _require(shader.invocations <= capabilities.invocations, f"{shader.invocations} invocations exceed the device's", run)
         memory = sum(variable.bytes for variable in shader.workgroup_variables)
         _require(memory <= capabilities.workgroup_memory, f"{memory} bytes of workgroup memory exceed the device's", run)
-        _require(all(0 <= n <= capabilities.groups for n in run.groups), f"{run.groups} workgroups exceed the device's", run)
+        _require(all(0 <= n <= capabilities.groups for n in run.workgroups), f"{run.workgroups} workgroups exceed the device's", run)
         _require(len(run.ranges) <= capabilities.buffers, f"{len(run.ranges)} buffers exceed the device's", run)
         for span in run.ranges:
             moves = [stride * (iterations[loop] - 1) for loop, stride in span.strides]
@@ -74,7 +78,7 @@ def verify_commands(capabilities: TargetCapabilities, commands: Sequence[Command
             _require(aligned, f"a range begins at byte {span.offset}, which is not aligned", run)
             room = -(-span.slot.size // 4) * 4
             _require(first >= 0 and (not room or end <= max(room, 16)), f"bytes {first} to {end} are bound of a slot of {room}", run)
-        for number in run.written:
+        for number in run.written_bindings:
             others = [span for other, span in enumerate(run.ranges) if other != number]
             _require(not any(_overlap(run.ranges[number], other) for other in others), f"binding {number} is written and bound twice", run)
 
@@ -126,11 +130,11 @@ def verify_order(stage: str, before: Sequence[Command], after: Sequence[Command]
         assert isinstance(run, Run)
         position = positions[id(run)]
         for binding, span in enumerate(run.ranges):
-            earlier = max(wrote.get(span.slot, -1), read.get(span.slot, -1) if binding in run.written else -1)
+            earlier = max(wrote.get(span.slot, -1), read.get(span.slot, -1) if binding in run.written_bindings else -1)
             if earlier >= position:
                 _fail(stage, "a dispatch was moved before, or fused with, one that it depends on", run)
         for binding, span in enumerate(run.ranges):
-            times = wrote if binding in run.written else read
+            times = wrote if binding in run.written_bindings else read
             times[span.slot] = max(times.get(span.slot, -1), position)
 
 
@@ -249,11 +253,11 @@ class ProgramPlan(NamedTuple):
     @property
     def memory(self) -> GpuMemory:
         """The memory that a call takes."""
-        distinct = {c.tobytes() if c.nbytes <= SMALL else id(c): c.nbytes for c in self.constants if hasattr(c, "tobytes")}
+        distinct = {c.tobytes() if c.nbytes <= KEPT_ON_HOST else id(c): c.nbytes for c in self.constants if hasattr(c, "tobytes")}
         held = [c.size for c in self.constants if not hasattr(c, "tobytes")]
         return GpuMemory(
             _in_blocks([max(aval.nbytes, 4) for aval in self.arguments]),
-            _in_blocks([*self.result_sizes, *[o.constant.nbytes for o in self.outputs if getattr(o.constant, "nbytes", 0) > SMALL]]),
+            _in_blocks([*self.result_sizes, *[o.constant.nbytes for o in self.outputs if getattr(o.constant, "nbytes", 0) > KEPT_ON_HOST]]),
             _in_blocks(self.block_sizes),
             _in_blocks([*distinct.values(), *held]),
             _in_blocks(self.regions),
@@ -264,7 +268,7 @@ class ProgramPlan(NamedTuple):
         return dispatches_of(self.commands)
 
     def shaders(self) -> set[str]:
-        """Return the WGSL of its shaders."""
+        """Return the texts of its shaders."""
         return {run.source for run in runs(self.commands)}
 
 
@@ -288,7 +292,7 @@ def dispatches_of(commands: Sequence[Command]) -> int:
 def plan_program(
     closed: ClosedJaxpr,
     donated: Sequence[bool],
-    pipeline: Pipeline,
+    pipeline: Passes,
     target: WgslTarget,
     routines: Callable[[RoutineKey], Routine | None],
     start_compiling: StartCompiling = lambda source, count, written, is_checked: None,
@@ -314,7 +318,7 @@ def plan_program(
     reuse = dict(reusable(program, donated))
     _compile_long_shaders(routines, [item.key for item in program.items if item.key and isinstance(item.node, Equation)], start_compiling)
     most_characters = most_characters_of(len({item.key.key for item in program.items if item.key is not None}))
-    writer = Writer(target.capabilities, routines, CONTROL_FLOW, start_compiling, most_characters, on_device=on_device)
+    writer = Writer(target, routines, start_compiling, most_characters, on_device=on_device)
     writer.write(program, reuse)
     commands = writer.commands
     for command_pass in [p for p in target.passes() if isinstance(p, CommandPass)]:
@@ -442,7 +446,7 @@ class PlanEntry(NamedTuple):
             reader = Reader(content, self._buffers())
             constants = tuple([reader.array(description) for description in header["constants"]])
             outputs = tuple([Output(o[0], o[1], self._value(reader, o[2]), tuple(o[3])) for o in header["outputs"]])
-            shaders = [ShaderModule((), 0, (), "", foreign=reader.take(size).decode()) for size in header["texts"]]
+            shaders = [ShaderModule((), 0, (), "", final_text=reader.take(size).decode()) for size in header["texts"]]
             block_sizes, block_of, regions = header["blocks"]
             return ProgramPlan(
                 tuple(closed.in_avals),
@@ -504,7 +508,7 @@ class _CommandWriter:
         self.texts: dict[str, int] = {}
         self.regions: dict[Region, int] = {}
         #: The numbers of faster shaders by the texts of those that they replace: to write one takes long.
-        self._better: dict[str, int] = {}
+        self._faster: dict[str, int] = {}
 
     def rows(self, commands: Iterable[Command]) -> list[list[Any]]:
         """Return the rows of commands; raise `NotCacheable` for a step on the host."""
@@ -512,12 +516,22 @@ class _CommandWriter:
 
     def _row(self, command: Command) -> list[Any]:
         if isinstance(command, Run):
-            better = None if command.better is None else self._better.get(command.source)
-            if command.better is not None and better is None:
-                better = self._better[command.source] = self._text(command.better().text)
+            faster = None if command.faster is None else self._faster.get(command.source)
+            if command.faster is not None and faster is None:
+                faster = self._faster[command.source] = self._text(command.faster().text)
             region = None if command.region is None else self.regions.setdefault(command.region, len(self.regions))
             shader, ranges = self._text(command.source), [_range(span) for span in command.ranges]
-            return [_RUN, shader, sorted(command.written), ranges, command.groups, region, command.entry, better, command.is_checked]
+            return [
+                _RUN,
+                shader,
+                sorted(command.written_bindings),
+                ranges,
+                command.workgroups,
+                region,
+                command.entry,
+                faster,
+                command.is_checked,
+            ]
         if isinstance(command, Loop):
             return [_LOOP, command.number, command.iterations, self.rows(command.body)]
         if isinstance(command, While):
@@ -539,7 +553,7 @@ class _CommandReader:
 
     def __init__(self, shaders: Sequence[ShaderModule], regions: Sequence[Sequence[int]]) -> None:
         self._shaders = shaders
-        self._block, self._slots = Block(None), dict[int, Slot]()
+        self._scope, self._slots = CommandScope(None), dict[int, Slot]()
         self._regions = [Region(self._slot(grids), branches) for grids, branches in regions]
 
     def commands(self, rows: Iterable[Sequence[Any]]) -> Iterator[Command]:
@@ -564,13 +578,13 @@ class _CommandReader:
         groups: list[int],
         region: int | None,
         entry: int,
-        better: int | None,
+        faster: int | None,
         is_checked: bool,
     ) -> Run:
         x, y, z = groups
         run = Run(self._shaders[shader], frozenset(written), tuple([self._range(*span) for span in ranges]), (x, y, z), entry=entry)
         run.region = None if region is None else self._regions[region]
-        run.better = None if better is None else partial(self._shaders.__getitem__, better)
+        run.faster = None if faster is None else partial(self._shaders.__getitem__, faster)
         run.is_checked = is_checked
         return run
 
@@ -580,6 +594,6 @@ class _CommandReader:
     def _slot(self, number: int) -> Slot:
         slot = self._slots.get(number)
         if slot is None:
-            slot = self._slots[number] = Slot(self._block)
+            slot = self._slots[number] = Slot(self._scope)
             slot.number = number
         return slot

@@ -30,24 +30,24 @@ class Dispatch:
     #: Distinct buffer numbers: operands, results and workspaces are numbered in this order.
     buffers: tuple[int, ...]
     #: Workgroups along x, y and z.
-    groups: tuple[int, int, int]
+    workgroups: tuple[int, int, int]
     #: Multiplications, or other iterations of innermost loops, if there may be very many.
     work: int = 0
     #: Generates a faster module that takes longer to compile and gives the same bits; None if there is none.
-    better: Callable[[], ShaderModule] | None = field(default=None, compare=False)
+    faster: Callable[[], ShaderModule] | None = field(default=None, compare=False)
 
     @property
     def source(self) -> str:
-        """The WGSL of its shader."""
+        """The text of its shader: WGSL, or LLVM IR with a header (`nvidia.kernel`)."""
         return self.shader.text
 
     @property
-    def best(self) -> str:
-        """The WGSL of the fastest shader, however long it takes to compile."""
-        return self.source if self.better is None else self.better().text
+    def fastest(self) -> str:
+        """The text of the fastest shader, however long it takes to compile."""
+        return self.source if self.faster is None else self.faster().text
 
     @property
-    def written(self) -> frozenset[int]:
+    def written_buffers(self) -> frozenset[int]:
         """The numbers of the buffers that it writes."""
         return frozenset([self.buffers[binding] for binding in self.written_bindings])
 

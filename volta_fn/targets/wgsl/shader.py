@@ -163,19 +163,19 @@ class ShaderModule:
     group: str | None = None
     #: The statements before the one that computes this index (``let group = …``).
     prologue: str = ""
-    #: The text of a module that no transformation reads, in another language than WGSL, or from the disk: it has no statements.
-    foreign: str = ""
+    #: The text of a module without statements, which nothing transforms: it is not WGSL, or it is from the disk and finished.
+    final_text: str = ""
 
     @property
-    def is_wgsl(self) -> bool:
+    def is_rewritable(self) -> bool:
         """Whether it is WGSL that transformations may rewrite."""
-        return not self.foreign
+        return not self.final_text
 
     @cached_property
     def text(self) -> str:
-        """The WGSL, or the foreign text."""
-        if self.foreign:
-            return self.foreign
+        """The WGSL, or the text that was given."""
+        if self.final_text:
+            return self.final_text
         parameters = ", ".join([f"@builtin({value}) {parameter}: {type_}" for value, parameter, type_ in self.builtins])
         return "".join(
             [*self._printed(), f"@compute @workgroup_size({self.invocations}) fn main({parameters}) {{\n", self.statements, "}\n"]

@@ -38,7 +38,7 @@ def is_fusible(shader: ShaderModule) -> bool:
 
     It is WGSL, declares no types, and sees no more of the grid than its workgroup's index.
     """
-    return shader.is_wgsl and {b.value for b in shader.builtins} <= _FUSIBLE_BUILTINS and not shader.has_types
+    return shader.is_rewritable and {b.value for b in shader.builtins} <= _FUSIBLE_BUILTINS and not shader.has_types
 
 
 def fused_size(shaders: Sequence[ShaderModule]) -> int:

@@ -6,14 +6,14 @@ It splits dispatches that exceed a limit of the device, and merges small kernels
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.emission import Block, CarriedValue, ProgramWriter, Slot, scan_slots, while_slots
+from volta_fn.compiler.emission import CarriedValue, CommandScope, ProgramWriter, Slot, scan_slots, while_slots
 from volta_fn.compiler.ir.axes import largest, windowed
 from volta_fn.compiler.ir.kernel import Kernel, KernelCall, interpret
 from volta_fn.compiler.target import Item, RoutineKey, TargetCapabilities
@@ -47,7 +47,7 @@ from volta_fn.targets.wgsl.loops.emit_values import Buffers
 from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.shader import Binding, hand_written
-from volta_fn.targets.wgsl.target import kernel_routine
+from volta_fn.targets.wgsl.target import WgslTarget, kernel_routine
 from volta_fn.targets.wgsl.transforms import can_run_in_portions, portion, split_bindings
 
 # Dispatches that exceed a limit, split: large arrays, and long work.
@@ -86,7 +86,7 @@ def in_sections(run: Run, capabilities: TargetCapabilities) -> Run:
     """
     size = capabilities.binding // capabilities.alignment * capabilities.alignment
     counts = [max(-(-p.size // size), 1) for p in run.ranges]
-    if max(counts) == 1 or not run.shader.is_wgsl:
+    if max(counts) == 1 or not run.shader.is_rewritable:
         return run
     if sum(counts) > capabilities.buffers:
         raise OutOfMemoryError(
@@ -96,11 +96,11 @@ def in_sections(run: Run, capabilities: TargetCapabilities) -> Run:
         )
     ranges, written = list[BufferRange](), set[int]()
     for number, (span, count) in enumerate(zip(run.ranges, counts, strict=True)):
-        if number in run.written:
+        if number in run.written_bindings:
             written.update(range(len(ranges), len(ranges) + count))
         ranges += [span._replace(offset=span.offset + k * size, size=min(size, span.size - k * size)) for k in range(count)]
     changed = functools.partial(split_bindings, counts=tuple(counts), size=size)
-    return replace(run.changed(changed), ranges=tuple(ranges), written=frozenset(written))
+    return replace(run.changed(changed), ranges=tuple(ranges), written_bindings=frozenset(written))
 
 
 def in_portions(run: Run, work: int, index_constant: Callable[[int, int], BufferRange], capabilities: TargetCapabilities) -> list[Run]:
@@ -108,7 +108,7 @@ def in_portions(run: Run, work: int, index_constant: Callable[[int, int], Buffer
 
     ``index_constant(k, n)`` is a binding range whose first word is k, which is less than n.
     """
-    across, down, _ = run.groups
+    across, down, _ = run.workgroups
     length, each = (down, across) if down > 1 else (across, 1)
     size = -(-length // -(-work // MOST_WORK)) if work > MOST_WORK else length
     if size == length or len(run.ranges) == capabilities.buffers or not can_run_in_portions(run.shader):
@@ -117,7 +117,7 @@ def in_portions(run: Run, work: int, index_constant: Callable[[int, int], Buffer
     count = -(-length // size)
     lengths = [min(size, length - k * size) for k in range(count)]
     groups = [(across, n, 1) if down > 1 else (n, 1, 1) for n in lengths]
-    return [replace(run, ranges=(*run.ranges, index_constant(k, count)), groups=g) for k, g in enumerate(groups)]
+    return [replace(run, ranges=(*run.ranges, index_constant(k, count)), workgroups=g) for k, g in enumerate(groups)]
 
 
 # Small, independent kernels that follow each other, as one dispatch.
@@ -142,10 +142,10 @@ class EmittedKernel(NamedTuple):
 
 
 class MergedKernels:
-    """The kernels that the last command computes, in a list of commands of a block."""
+    """The kernels that the last command computes, in a list of commands of a scope."""
 
-    def __init__(self, kernel: EmittedKernel, run: Run, commands: list[Command], block: Block) -> None:
-        self.kernels, self.run, self.commands, self.block = [kernel], run, commands, block
+    def __init__(self, kernel: EmittedKernel, run: Run, commands: list[Command], scope: CommandScope) -> None:
+        self.kernels, self.run, self.commands, self.scope = [kernel], run, commands, scope
         self._several: FusedKernels | None = None
         #: The binding numbers of slots, and their bytes.
         self._numbers: dict[Slot, int] = {}
@@ -188,8 +188,8 @@ class MergedKernels:
 #: The fewest index constants of a program, so that short loops share them.
 _FEWEST_INDICES = 16
 
-#: A function that emits control flow: (writer, item, operands' slots, results' slots, block).
-ControlFlow = Callable[["Writer", Item, Sequence[Slot], Sequence[Slot], Block], None]
+#: A function that emits control flow: (writer, item, operands' slots, results' slots, scope).
+ControlFlow = Callable[["Writer", Item, Sequence[Slot], Sequence[Slot], CommandScope], None]
 
 
 class Writer(ProgramWriter):
@@ -197,9 +197,8 @@ class Writer(ProgramWriter):
 
     def __init__(
         self,
-        capabilities: TargetCapabilities,
+        target: WgslTarget,
         routines: Callable[[RoutineKey], Routine | None],
-        control_flow: Mapping[Primitive, ControlFlow],
         start_compiling: Callable[[str, int, frozenset[int], bool], None],
         most_characters: int,
         *,
@@ -208,10 +207,9 @@ class Writer(ProgramWriter):
         super().__init__()
         #: Whether constants that are on a device stay there.
         self.on_device = on_device
-        self.capabilities = capabilities
+        self.target, self.capabilities = target, target.capabilities
         #: Gives the routine of a key.
         self.routines = routines
-        self.control_flow = control_flow
         #: Starts compiling a pipeline, given by its key, on another thread.
         self.start_compiling = start_compiling
         #: The most characters of a shader that may be fused.
@@ -229,9 +227,9 @@ class Writer(ProgramWriter):
         #: The item that is being emitted.
         self.current: Item | None = None
 
-    def new_grids(self, block: Block) -> Slot:
+    def new_grids(self, scope: CommandScope) -> Slot:
         """Return a slot for a region's buffer."""
-        self.regions.append(Slot(block))
+        self.regions.append(Slot(scope))
         return self.regions[-1]
 
     def index_constants(self, length: int) -> Slot:
@@ -249,86 +247,86 @@ class Writer(ProgramWriter):
         is_on_host = getattr(buffer, "host_values", buffer) is not None  # NumPy's arrays, and copies of what is on the device
         return self.slots.constant(np.asarray(value)) if is_on_host or not self.on_device else self.slots.device_constant(buffer)
 
-    def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
         """Emit an item."""
         outer, self.current = self.current, item
-        self._emit(item, operands, results, block)
+        self._emit(item, operands, results, scope)
         self.current = outer
 
-    def _emit(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    def _emit(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
         # Kernels number elements; the shaders of equations may number words.
         is_kernel = isinstance(item.node, KernelCall)
         check_elements([v.aval.size if is_kernel else max(v.aval.size, v.aval.nbytes // 4) for v in (*item.operands, *item.results)])
         if isinstance(item.node, KernelCall):
-            if largest(item.node.kernel) > self.capabilities.binding and self.emit_in_chunks(item, operands, results, block):
+            if self.exceeds_bindings(item, operands, results) and self.emit_in_chunks(item, operands, results, scope):
                 return
-            if self.merge_into_last(item, operands, results, block):
+            if self.merge_into_last(item, operands, results, scope):
                 return
         routine = self.routine_of(item, operands, results)
         if routine is not None:
             before = len(self.commands)
-            self.emit_routine(routine, item, operands, results, block)
-            self.merged = self.begin_merging(item, operands, results, block)
+            self.emit_routine(routine, item, operands, results, scope)
+            self.merged = self.begin_merging(item, operands, results, scope)
             if self.merged is None:  # otherwise the shader may still grow
                 for run in self.commands[before:]:
                     if isinstance(run, Run) and stays_alone(run, run.deferred, self.most_characters):
                         self.start_compiling(*run.key)
-        elif isinstance(item.node, Equation) and item.node.primitive in self.control_flow:
-            self.control_flow[item.node.primitive](self, item, operands, results, block)
+        elif isinstance(item.node, Equation) and item.node.primitive in _CONTROL_FLOW:
+            _CONTROL_FLOW[item.node.primitive](self, item, operands, results, scope)
         elif isinstance(item.node, Equation) and item.node.primitive is optimization_barrier_p:
             for result, operand, var in zip(results, operands, item.results, strict=True):
-                self.copy(result, operand, var.aval.nbytes, block)
+                self.copy(result, operand, var.aval.nbytes, scope)
         else:
-            self.emit_host_step(item, operands, results, block)
+            self.emit_host_step(item, operands, results, scope)
 
     def routine_of(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> Routine | None:
         """Return an item's routine, if any; results may share the memory of operands."""
         if isinstance(item.node, KernelCall):
             shared = {i: operands.index(slot) for i, slot in enumerate(results) if slot in operands and item.results[i].aval.size}
-            if shared:
+            if shared:  # only loops overwrite operands (`overwritable`), whose code is the same on all GPUs
                 return kernel_routine(item.node.kernel, self.capabilities, shared)
         routine = None if item.key is None else self.routines(item.key)
         if routine is not None and isinstance(item.node, Equation) and results[0] in operands:
             return replace(routine, dispatches=routine.dispatches[1:])  # the first one copies the operand
         return routine
 
-    def touch(self, block: Block, *slots: Slot) -> None:
+    def touch(self, scope: CommandScope, *slots: Slot) -> None:
         """Mark slots as used by the next command."""
         for slot in slots:
-            self.slots.touch(slot, block)
+            self.slots.touch(slot, scope)
 
-    def emit_routine(self, routine: Routine, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    def emit_routine(self, routine: Routine, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
         """Emit a routine's dispatches."""
-        workspaces = [self.slots.memory(size, block) for size in routine.workspaces]
+        workspaces = [self.slots.memory(size, scope) for size in routine.workspaces]
         slots = [*operands, *results, *workspaces]
         sizes = [v.aval.nbytes for v in (*item.operands, *item.results)] + list(routine.workspaces)
         ranges = [range_of(slot, size) for slot, size in zip(slots, sizes, strict=True)]
-        self.touch(block, *slots)
+        self.touch(scope, *slots)
         for number, dispatch in enumerate(routine.dispatches):
             self.emit_dispatch(Run.of(dispatch, ranges, deferred=item.is_deferred and number == 0), dispatch.work)
         self.slots.time += 1
 
-    def merge_into_last(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
+    def merge_into_last(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> bool:
         """Merge an item into the last command, if both are small, independent kernels."""
         merged = self.merged
-        if merged is None or merged.commands is not self.commands or merged.block is not block or merged.run is not self.commands[-1]:
+        if merged is None or merged.commands is not self.commands or merged.scope is not scope or merged.run is not self.commands[-1]:
             return False
         kernel = self.mergeable(item, operands, results)
         run = None if kernel is None else merged.extended(kernel, self.capabilities)
         if kernel is None or run is None:
             return False
         self.slots.time -= 1  # kernels of a dispatch run concurrently: none may write memory that another one reads
-        self.touch(block, *operands, *results)
+        self.touch(scope, *operands, *results)
         self.slots.time += 1
         run.items = (*self.commands[-1].items, item)
         self.commands[-1] = run
         return True
 
-    def begin_merging(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> MergedKernels | None:
+    def begin_merging(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> MergedKernels | None:
         """Return the last item as the first of merged kernels, if it is small."""
         kernel = self.mergeable(item, operands, results)
         last = self.commands[-1] if self.commands else None
-        return MergedKernels(kernel, last, self.commands, block) if kernel is not None and isinstance(last, Run) else None
+        return MergedKernels(kernel, last, self.commands, scope) if kernel is not None and isinstance(last, Run) else None
 
     def mergeable(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> EmittedKernel | None:
         """Return an item as a kernel that may be merged with others; None if it is not."""
@@ -338,7 +336,14 @@ class Writer(ProgramWriter):
         sizes = tuple([v.aval.nbytes for v in (*item.operands, *item.results)])
         return EmittedKernel(item.node.kernel, tuple(operands), tuple(results), sizes)
 
-    def emit_in_chunks(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
+    def exceeds_bindings(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> bool:
+        """Return whether a shader of a kernel cannot bind an array as a whole; code that is not WGSL binds arrays of any size."""
+        if not isinstance(item.node, KernelCall) or largest(item.node.kernel) <= self.capabilities.binding:
+            return False
+        routine = self.routine_of(item, operands, results)
+        return routine is None or any(dispatch.shader.is_rewritable for dispatch in routine.dispatches)
+
+    def emit_in_chunks(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> bool:
         """Emit a kernel of arrays larger than one binding in chunks.
 
         Each chunk sees a window of the arrays. Returns whether it was possible.
@@ -349,9 +354,9 @@ class Writer(ProgramWriter):
             return False
         slots = [*operands, *results]
         for kernel, windows in chunks:
-            routine = kernel_routine(kernel, self.capabilities)
-            workspaces = [self.slots.memory(size, block) for size in routine.workspaces]
-            self.touch(block, *slots, *workspaces)
+            routine = self.target.kernel_routine(kernel)
+            workspaces = [self.slots.memory(size, scope) for size in routine.workspaces]
+            self.touch(scope, *slots, *workspaces)
             sizes = [b.dtype.itemsize for b in (*kernel.inputs, *kernel.outputs)]
             ranges = [subrange(s, w.first * n, w.size * n) for s, w, n in zip(slots, windows, sizes, strict=True)]
             ranges += [range_of(slot, size) for slot, size in zip(workspaces, routine.workspaces, strict=True)]
@@ -368,7 +373,7 @@ class Writer(ProgramWriter):
             if self.region is not None:
                 region, branch = self.region
                 dispatch.region, dispatch.entry = region, len(region.entries)
-                region.entries.append((branch, *dispatch.groups))
+                region.entries.append((branch, *dispatch.workgroups))
             self.commands.append(dispatch)
             if len(dispatches) > 1:
                 self.commands.append(Submit())
@@ -377,18 +382,18 @@ class Writer(ProgramWriter):
         """Return a binding range whose first word is `number`, less than `length`."""
         return range_of(self.index_constants(length), 4)._replace(offset=number * self.capabilities.alignment)
 
-    def copy(self, to: Slot, source: Slot, size: int, block: Block) -> None:
+    def copy(self, to: Slot, source: Slot, size: int, scope: CommandScope) -> None:
         """Emit a copy of an array of `size` bytes."""
         if to is not source and size:
             check_elements([size // 4])
-            self.touch(block, to, source)
+            self.touch(scope, to, source)
             self.emit_dispatch(copy(range_of(to, size), range_of(source, size), self.capabilities))
             self.slots.time += 1
 
-    def emit_host_step(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    def emit_host_step(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
         """Emit a call of NumPy."""
         self.on_host.append(item)
-        self.touch(block, *operands, *results)
+        self.touch(scope, *operands, *results)
         node = item.node
         if isinstance(node, KernelCall):
             name, compute = "kernel", silenced(partial(interpret, node.kernel))
@@ -401,7 +406,7 @@ class Writer(ProgramWriter):
         flag = None
         if self.region is not None:
             region, branch = self.region
-            self.touch(block, region.grids)
+            self.touch(scope, region.grids)
             flag = region.flag(branch)
         self.commands.append(Host(name, compute, sources, targets, flag))
         self.slots.time += 1
@@ -463,19 +468,19 @@ class _Switch(NamedTuple):
 
 
 def _reserve_switch(
-    writer: Writer, region: Region, block: Block, choice: str, reads: Sequence[tuple[Binding, Slot]], *, outer: bool
+    writer: Writer, region: Region, scope: CommandScope, choice: str, reads: Sequence[tuple[Binding, Slot]], *, outer: bool
 ) -> _Switch:
     """Reserve a command for a switch.
 
     `choice` sets `chosen` to the branch to run, or to a number beyond all branches.
     """
-    writer.touch(block, region.grids, *[slot for _, slot in reads])
+    writer.touch(scope, region.grids, *[slot for _, slot in reads])
     bindings = tuple([binding for binding, _ in reads])
     switch = _Switch(bindings, choice, tuple([range_of(s, 4) for _, s in reads]), writer.commands, len(writer.commands), None)
     writer.commands.append(_RESERVED)
     writer.slots.time += 1
     if outer and writer.region is not None:
-        writer.touch(block, writer.region[0].grids)
+        writer.touch(scope, writer.region[0].grids)
         switch = switch._replace(outer=writer.region)
     return switch
 
@@ -498,31 +503,31 @@ def _fill_switch(writer: Writer, region: Region, switch: _Switch) -> None:
     switch.commands[switch.position] = Run(shader, frozenset([0]), ranges, (1, 1, 1))
 
 
-def _cond(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+def _cond(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
     branches = item.programs
     index, *arguments = operands
-    region = Region(writer.new_grids(block), len(branches))
+    region = Region(writer.new_grids(scope), len(branches))
     choice = f"chosen = u32(clamp(index[0], 0, {len(branches) - 1}));"
-    switch = _reserve_switch(writer, region, block, choice, [(Binding("index", "i32"), index)], outer=True)
+    switch = _reserve_switch(writer, region, scope, choice, [(Binding("index", "i32"), index)], outer=True)
     around = writer.region
     for number, branch in enumerate(branches):
         writer.region = (region, number)
-        inner = writer.slots.open_block(block)
+        inner = writer.slots.open_scope(scope)
         writer.body(branch, arguments, results, inner)
-        writer.slots.close_block(inner)
+        writer.slots.close_scope(inner)
     writer.region = around
-    writer.touch(block, region.grids)
+    writer.touch(scope, region.grids)
     _fill_switch(writer, region, switch)
 
 
-def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
     loop = while_slots(item, operands, results)
     for carry in loop.carries:
-        writer.copy(carry.result, carry.start, carry.var.aval.nbytes, block)
-    region = Region(writer.new_grids(block), 1)
-    start_switch = _reserve_switch(writer, region, block, "", (), outer=True)
+        writer.copy(carry.result, carry.start, carry.var.aval.nbytes, scope)
+    region = Region(writer.new_grids(scope), 1)
+    start_switch = _reserve_switch(writer, region, scope, "", (), outer=True)
     around, commands = writer.region, writer.commands
-    inner = writer.slots.open_block(block)
+    inner = writer.slots.open_scope(scope)
     writer.commands, writer.region = [], (region, 0)
     flag = writer.slots.memory(4, inner)
     writer.body(loop.condition, [*loop.condition_constants, *results], [flag], inner)
@@ -535,10 +540,10 @@ def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequen
         if target is not None:
             writer.copy(carry.result, target, carry.var.aval.nbytes, inner)
     writer.touch(inner, region.grids, *results)
-    writer.slots.close_block(inner)
+    writer.slots.close_scope(inner)
     iteration = writer.commands
     writer.commands, writer.region = commands, around
-    writer.touch(block, region.grids)
+    writer.touch(scope, region.grids)
     writer.commands.append(While(region.flag(0), iteration))
     _fill_switch(writer, region, start_switch)
     _fill_switch(writer, region, iteration_switch)
@@ -555,19 +560,19 @@ class _Row(NamedTuple):
 class _Scan:
     """A scan under construction."""
 
-    def __init__(self, writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-        self.writer, self.block = writer, block
+    def __init__(self, writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
+        self.writer, self.scope = writer, scope
         self.scan = scan_slots(item, operands, results)
         self.length = self.scan.length
         #: The second buffers of the values of the carry that alternate between two, a result and this one.
-        self.alternates = [None if c.in_place else writer.slots.memory(c.var.aval.nbytes, block) for c in self.scan.carries]
+        self.alternates = [None if c.in_place else writer.slots.memory(c.var.aval.nbytes, scope) for c in self.scan.carries]
 
     def write(self) -> None:
         """Emit the scan."""
         # The first step reads the initial carry, the others that of the step before; the last one makes the results.
         for carry in self.scan.carries:
             if carry.is_constant or not self.length:
-                self.writer.copy(carry.result, carry.start, carry.var.aval.nbytes, self.block)
+                self.writer.copy(carry.result, carry.start, carry.var.aval.nbytes, self.scope)
         if not self.length:
             return
         self.emit_step(0, 0, None)
@@ -587,7 +592,7 @@ class _Scan:
         writer.loops += 1
         number, commands = writer.loops, writer.commands
         writer.commands = []
-        inner = writer.slots.open_block(self.block)
+        inner = writer.slots.open_scope(self.scope)
         for step in range(steps):
             self.emit_step(first + step, steps, number, inner)
         scan = self.scan
@@ -595,27 +600,27 @@ class _Scan:
         for slot in [*self.alternates, *ends, *[s for s, _ in (*scan.xs, *scan.ys)], *scan.constants]:
             if slot is not None:
                 writer.touch(inner, slot)
-        writer.slots.close_block(inner)
+        writer.slots.close_scope(inner)
         body, writer.commands = writer.commands, commands
         writer.commands.append(Loop(number, iterations, body))
 
-    def emit_step(self, step: int, stride: int, loop: int | None, outer: Block | None = None) -> None:
+    def emit_step(self, step: int, stride: int, loop: int | None, outer: CommandScope | None = None) -> None:
         """Emit one step, whose index grows by `stride` with each iteration of a loop."""
         writer = self.writer
-        block = writer.slots.open_block(outer or self.block)
+        scope = writer.slots.open_scope(outer or self.scope)
         into_results = (self.length - 1 - step) % 2 == 0  # so that the last step is one of these
         carries = [*zip(self.scan.carries, self.alternates, strict=True)]
         now = [carry.start if step == 0 and not carry.is_constant else _slot_of(carry, other, not into_results) for carry, other in carries]
         then = [None if carry.is_constant else _slot_of(carry, other, into_results) for carry, other in carries]
-        xs = [self.row(slot, aval, step, stride, loop, block, put=False) for slot, aval in self.scan.xs]
-        ys = [self.row(slot, aval, step, stride, loop, block, put=True) for slot, aval in self.scan.ys]
+        xs = [self.row(slot, aval, step, stride, loop, scope, put=False) for slot, aval in self.scan.xs]
+        ys = [self.row(slot, aval, step, stride, loop, scope, put=True) for slot, aval in self.scan.ys]
         for row in xs:
             self.emit_copies(row.before)
-        writer.body(self.scan.body, [*self.scan.constants, *now, *[x.slot for x in xs]], [*then, *[y.slot for y in ys]], block)
+        writer.body(self.scan.body, [*self.scan.constants, *now, *[x.slot for x in xs]], [*then, *[y.slot for y in ys]], scope)
         for row in ys:
             self.emit_copies(row.after)
-        writer.touch(block, *[r.slot for r in (*xs, *ys)])
-        writer.slots.close_block(block)
+        writer.touch(scope, *[r.slot for r in (*xs, *ys)])
+        writer.slots.close_scope(scope)
 
     def emit_copies(self, runs: Sequence[Run]) -> None:
         """Emit copies of rows, at one time."""
@@ -623,7 +628,7 @@ class _Scan:
             self.writer.emit_dispatch(run)
         self.writer.slots.time += 1
 
-    def row(self, base: Slot, aval: ShapedArray, step: int, stride: int, loop: int | None, block: Block, *, put: bool) -> _Row:
+    def row(self, base: Slot, aval: ShapedArray, step: int, stride: int, loop: int | None, scope: CommandScope, *, put: bool) -> _Row:
         """Return one row of an array: a range of it if it can be bound, otherwise a copy."""
         writer, size = self.writer, aval.nbytes
         number, by = (self.length - 1 - step, -stride) if self.scan.reverse else (step, stride)
@@ -632,11 +637,11 @@ class _Scan:
         if not size:
             return _Row(base, (), ())
         if size % alignment == 0:
-            return _Row(MovingSlot(block, base, size, number * size, tuple([(n, b * size) for n, b in strides])), (), ())
+            return _Row(MovingSlot(scope, base, size, number * size, tuple([(n, b * size) for n, b in strides])), (), ())
         constants, moves = writer.index_constants(self.length), tuple([(n, b * alignment) for n, b in strides])
-        index = range_of(MovingSlot(block, constants, 4, number * alignment, moves), 4)
-        copy = writer.slots.memory(size, block)
-        writer.touch(block, base, copy)
+        index = range_of(MovingSlot(scope, constants, 4, number * alignment, moves), 4)
+        copy = writer.slots.memory(size, scope)
+        writer.touch(scope, base, copy)
         rows, row = range_of(base, size * self.length), range_of(copy, size)
         if put:
             return _Row(copy, (), (put_row(rows, row, index, size, writer.capabilities),))
@@ -648,8 +653,8 @@ def _slot_of(carry: CarriedValue, other: Slot | None, in_result: bool) -> Slot:
     return carry.result if other is None or in_result else other
 
 
-def _scan(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
-    _Scan(writer, item, operands, results, block).write()
+def _scan(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
+    _Scan(writer, item, operands, results, scope).write()
 
 
-CONTROL_FLOW: dict[Primitive, ControlFlow] = {scan_p: _scan, while_p: _while, cond_p: _cond}
+_CONTROL_FLOW: dict[Primitive, ControlFlow] = {scan_p: _scan, while_p: _while, cond_p: _cond}

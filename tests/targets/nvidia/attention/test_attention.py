@@ -99,7 +99,7 @@ def problem_of(case: Case) -> Problem:
 
 def run(dispatch: Dispatch, buffers: list[np.ndarray]) -> None:
     """Run a dispatch on its buffers, by their numbers."""
-    Emulator(dispatch.source).run([buffers[number] for number in dispatch.buffers], dispatch.groups[0])
+    Emulator(dispatch.source).run([buffers[number] for number in dispatch.buffers], dispatch.workgroups[0])
 
 
 def check(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: float) -> None:

@@ -82,7 +82,7 @@ class Group:
         def work(position: int) -> None:
             try:
                 arrays = [*inputs[position], *outs[position], self.regions[position]]
-                emulators[position].run(arrays, dispatch.groups[0])
+                emulators[position].run(arrays, dispatch.workgroups[0])
             except BaseException as error:
                 failures.append(error)
 

@@ -47,7 +47,7 @@ def run(eqn: Equation, operands: list[np.ndarray], tiling: Tiling | None = None)
     workspaces = [np.full(size, 0 if not number else 0xAB, np.uint8) for number, size in enumerate(recurrence.workspaces)]
     buffers = [*[np.ascontiguousarray(x) for x in operands], *results, *workspaces]
     dispatch = recurrence.dispatches[-1]
-    Emulator(dispatch.source).run([buffers[number] for number in dispatch.buffers], dispatch.groups[0])
+    Emulator(dispatch.source).run([buffers[number] for number in dispatch.buffers], dispatch.workgroups[0])
     return results
 
 

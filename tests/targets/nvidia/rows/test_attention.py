@@ -61,7 +61,7 @@ def check(arrays: list[np.ndarray], device: TargetCapabilities) -> None:
     results = [np.full(v.aval.shape, np.nan, v.aval.dtype) for v in item.results]
     buffers = [*operands, *results, *[np.full(size // 4, np.nan, np.float32) for size in routine.workspaces]]
     for dispatch in routine.dispatches:
-        Emulator(dispatch.source).run([buffers[number] for number in dispatch.buffers], dispatch.groups[0])
+        Emulator(dispatch.source).run([buffers[number] for number in dispatch.buffers], dispatch.workgroups[0])
     evaluate = evaluation_of(item.node.primitive)
     assert evaluate is not None
     wide = [x if x.dtype == np.bool_ else x.astype(np.float64) for x in operands]

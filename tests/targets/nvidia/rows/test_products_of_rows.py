@@ -85,7 +85,7 @@ def test_large_tiles(monkeypatch: pytest.MonkeyPatch, scheme: str, symmetric: bo
     processors = HOPPER._replace(processors=1)
     routine = contract.routine_of("quantized_dot", types_of([x, *arrays]), {"layout": layout, "transposed": False}, processors)
     assert routine is not None
-    assert routine.dispatches[0].groups[0] == 2
+    assert routine.dispatches[0].workgroups[0] == 2
     actual = np.full((9, 50), np.nan, BFLOAT16)
     run_kernel(routine, [x, *arrays, actual])
     check(actual, x.astype(np.float64) @ floats.T)

@@ -35,8 +35,8 @@ def shaders_of(plan: ProgramPlan) -> Iterator[str]:
     """Yield the shaders of a plan, those that replace others later included."""
     for run in runs(plan.commands):
         yield run.source
-        if run.better is not None:
-            yield run.better().text
+        if run.faster is not None:
+            yield run.faster().text
 
 
 class _Memory:
@@ -81,7 +81,7 @@ class _Call:
                     if command.region is not None:
                         grids = self._memory.slots[command.region.grids.number]
                         grid = grids.ctypes.data + command.region.grid_offset(command.entry)
-                    kernel(command.source).run(command.groups, [s.ctypes.data for s in spans], [s.nbytes for s in spans], grid)
+                    kernel(command.source).run(command.workgroups, [s.ctypes.data for s in spans], [s.nbytes for s in spans], grid)
                 case Loop():
                     for iteration in range(command.iterations):
                         self._iterations[command.number] = iteration

@@ -148,7 +148,7 @@ def test_copies_and_rows() -> None:
     span = BufferRange(None, 0, 0, ())  # type: ignore[arg-type]
     source, target = rng.integers(0, 99, 1000, np.uint32), np.zeros(1000, np.uint32)
     dispatch = commands.copy(span._replace(size=4000), span._replace(size=4000), CARD)
-    run(dispatch.source, dispatch.groups, [target, source])
+    run(dispatch.source, dispatch.workgroups, [target, source])
     assert np.array_equal(source, target)
     for size in (8, 7, 5):
         rows = rng.integers(0, 255, (6, size), np.uint8)
@@ -157,10 +157,10 @@ def test_copies_and_rows() -> None:
         words = -(-size // 4)
         row = np.zeros(words, np.uint32)
         dispatch = commands.take_row(span._replace(size=4 * words), span, span, size, CARD)
-        run(dispatch.source, dispatch.groups, [row, memory.view(np.uint32), np.array([3], np.uint32)])
+        run(dispatch.source, dispatch.workgroups, [row, memory.view(np.uint32), np.array([3], np.uint32)])
         assert np.array_equal(row.view(np.uint8)[:size], rows[3])
         dispatch = commands.put_row(span, span._replace(size=4 * words), span, size, CARD)
-        run(dispatch.source, dispatch.groups, [memory.view(np.uint32), row, np.array([1], np.uint32)])
+        run(dispatch.source, dispatch.workgroups, [memory.view(np.uint32), row, np.array([1], np.uint32)])
         rows[1] = rows[3]
         assert np.array_equal(memory[: rows.size], rows.reshape(-1)) and not memory[rows.size :].any()
 

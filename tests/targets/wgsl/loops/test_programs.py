@@ -55,7 +55,7 @@ def test_packed_results_come_first_wherever_they_are(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(load("volta_fn.targets.wgsl.loops.routine"), "BUSY", 300)
     for kernel in kernels_of(lambda x, y: (x * y, x > y, x - y), shaped(30, 20), shaped(30, 20)):
         (dispatch,) = routine(kernel, DEVICES[0]).dispatches
-        assert len(dispatch.written) == len(kernel.outputs)
+        assert len(dispatch.written_buffers) == len(kernel.outputs)
         agrees(kernel, inputs_of(kernel), "packed results")
 
 
@@ -224,7 +224,7 @@ def test_a_row_that_fits_into_registers_is_read_once() -> None:
     for device in DEVICES:
         (dispatch,) = routine(kernel, device).dispatches
         assert "for (" not in dispatch.source.split("num_subgroups")[0]
-        invocations = dispatch.groups[0] * int(dispatch.source.split("@workgroup_size(")[1].split(")")[0])
+        invocations = dispatch.workgroups[0] * int(dispatch.source.split("@workgroup_size(")[1].split(")")[0])
         assert dispatch.source.count("= b0[") * invocations == 64 * 1024 // 4
 
 
@@ -234,7 +234,7 @@ def test_results_in_the_memory_of_an_operand() -> None:
         place = next(i for i in range(2) if kernel.inputs[i].size == 231)
         (dispatch,) = routine(kernel, TargetCapabilities(), {0: place}).dispatches
         assert sorted(dispatch.buffers) == [1 - place, 2]
-        assert dispatch.written == {2}
+        assert dispatch.written_buffers == {2}
 
 
 def test_a_result_in_the_memory_of_another_ones_operand() -> None:

@@ -70,6 +70,6 @@ def test_many_workgroups_fold():
     counts = shader.buffer(0, np.dtype(np.int32), written=True)
     counts.store(shader.group, counts.load(shader.group)._replace(text="1i"))
     dispatch = shader.dispatch(13)
-    assert dispatch.groups == (5, 3, 1)
+    assert dispatch.workgroups == (5, 3, 1)
     (result,) = running.run_routine(Routine((dispatch,)), [], [((13,), np.int32)])
     assert (result == 1).all()

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.compiler.buffers import Lifetime, Output
-from volta_fn.compiler.emission import Block, CarriedValue, ProgramWriter, Slot, reusable, scan_slots, while_slots
+from volta_fn.compiler.emission import CarriedValue, CommandScope, ProgramWriter, Slot, reusable, scan_slots, while_slots
 from volta_fn.compiler.ir.kernel import KernelCall
-from volta_fn.compiler.target import Item, LoweredProgram, Pipeline, RoutineKey
+from volta_fn.compiler.target import Passes, Item, LoweredProgram, RoutineKey
 from volta_fn.compiler.verification import Extent, SlotUses, fail_item, verify_extents, verify_reuse
 from volta_fn.core.arrays.array import host_buffer
 from volta_fn.core.aval import ShapedArray
@@ -207,8 +207,8 @@ CODE_CACHE = CodeCache()
 # Loops and branches are commands that hold others. A loop's carry is updated in place where a step allows it; else it alternates
 # between two buffers.
 
-#: How control flow is written: (writer, item, operands' slots, results' slots, block).
-ControlFlow = Callable[["CommandWriter", Item, Sequence[Slot], Sequence[Slot], Block], None]
+#: How control flow is written: (writer, item, operands' slots, results' slots, scope).
+ControlFlow = Callable[["CommandWriter", Item, Sequence[Slot], Sequence[Slot], CommandScope], None]
 
 #: Nanoseconds that a call of NumPy costs at least.
 _HOST_COST = 10_000.0
@@ -236,13 +236,13 @@ class CommandWriter(ProgramWriter):
         #: The memory that nothing overwrites while the commands written now run: arguments, and what loops read in every iteration.
         self.unchanged: set[Slot] = set()
 
-    def body(self, program: LoweredProgram, inputs: Sequence[Slot], destinations: Sequence[Slot | None], block: Block) -> None:
+    def body(self, program: LoweredProgram, inputs: Sequence[Slot], destinations: Sequence[Slot | None], scope: CommandScope) -> None:
         """Write a program that reads `inputs` and stores outputs at `destinations`."""
-        if block is self.slots.outermost:
+        if scope is self.slots.outermost:
             self.unchanged.update([slot for slot, is_donated in zip(inputs, self.donated, strict=False) if not is_donated])
-        super().body(program, inputs, destinations, block)
+        super().body(program, inputs, destinations, scope)
 
-    def view(self, item: Item, operands: Sequence[Slot], block: Block) -> Slot | None:
+    def view(self, item: Item, operands: Sequence[Slot], scope: CommandScope) -> Slot | None:
         """Return a slot for a slice of whole rows that is read where it lies.
 
         None if something may overwrite it.
@@ -253,24 +253,24 @@ class CommandWriter(ProgramWriter):
         sizes, (result,) = item.node.params["slice_sizes"], item.results
         if not result.aval.size or sizes[1:] != array.shape[1:] or start.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
             return None
-        slot, row = self.slots.pointer(block, operands[0]), array.nbytes // array.shape[0]
+        slot, row = self.slots.pointer(scope, operands[0]), array.nbytes // array.shape[0]
         last = array.shape[0] - sizes[0]
-        self.command(block, [operands[0], operands[1], slot], Op.VIEW, slot, operands[0], row, operands[1], start.dtype.itemsize, last)
+        self.command(scope, [operands[0], operands[1], slot], Op.VIEW, slot, operands[0], row, operands[1], start.dtype.itemsize, last)
         return slot
 
-    def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
         """Write an item."""
         loaded = None if item.key is None else self.loaded[item.key.key]
         if loaded is not None and excess_of_arrays(item) is None:
             # A copy into the operand's own memory does nothing, but would wake threads.
             is_in_place = isinstance(item.node, Equation) and results[0] in operands
-            self.routine(loaded.without_copies() if is_in_place else loaded, [*operands, *results], block)
+            self.routine(loaded.without_copies() if is_in_place else loaded, [*operands, *results], scope)
         elif isinstance(item.node, KernelCall):
-            self.host(item, kernel_call(item.node.kernel, operands, results), [*operands, *results], block)
+            self.host(item, kernel_call(item.node.kernel, operands, results), [*operands, *results], scope)
         elif item.node.primitive in self.control_flow:
-            self.control_flow[item.node.primitive](self, item, operands, results, block)
+            self.control_flow[item.node.primitive](self, item, operands, results, scope)
         else:
-            self.host(item, equation_call(item.node, operands, results), [*operands, *results], block)
+            self.host(item, equation_call(item.node, operands, results), [*operands, *results], scope)
 
     @contextmanager
     def constant_memory(self, slots: Sequence[Slot]) -> Iterator[None]:
@@ -284,36 +284,36 @@ class CommandWriter(ProgramWriter):
 
     # commands
 
-    def command(self, block: Block, touched: Sequence[Slot], op: Op, *words: int | Slot) -> None:
+    def command(self, scope: CommandScope, touched: Sequence[Slot], op: Op, *words: int | Slot) -> None:
         """Write a command that uses some slots."""
         for slot in touched:
-            self.slots.touch(slot, block)
+            self.slots.touch(slot, scope)
         self.words += [op, *words]
         self.slots.time += 1
 
-    def routine(self, loaded: LoadedRoutine, buffers: list[Slot], block: Block) -> None:
+    def routine(self, loaded: LoadedRoutine, buffers: list[Slot], scope: CommandScope) -> None:
         """Write the launches of a routine."""
         if loaded.workspace:
-            buffers = [*buffers, self.slots.memory(loaded.workspace, block)]
+            buffers = [*buffers, self.slots.memory(loaded.workspace, scope)]
         self.cost += loaded.cost
         for slot in buffers:
-            self.slots.touch(slot, block)
+            self.slots.touch(slot, scope)
         for launch in loaded.launches:
             if launch.tasks:
                 self.words += [Op.RUN, launch, launch.tasks, launch.mode, len(buffers), *buffers]
         self.slots.time += 1
 
-    def host(self, item: Item, call: HostCall, touched: Sequence[Slot], block: Block) -> None:
+    def host(self, item: Item, call: HostCall, touched: Sequence[Slot], scope: CommandScope) -> None:
         """Write a call of NumPy."""
         self.on_host.append(item)
         self.hosts.append(call)
         self.cost += _HOST_COST
-        self.command(block, touched, Op.HOST, call.address)
+        self.command(scope, touched, Op.HOST, call.address)
 
-    def copy(self, to: Slot, source: Slot, size: int, block: Block) -> None:
+    def copy(self, to: Slot, source: Slot, size: int, scope: CommandScope) -> None:
         """Copy an array."""
         if to is not source and size:
-            self.command(block, [to, source], Op.COPY, to, source, size)
+            self.command(scope, [to, source], Op.COPY, to, source, size)
 
     def uses(self) -> SlotUses:
         """Return when the commands use each slot, as the executor will."""
@@ -365,7 +365,7 @@ class _CarrySlots(NamedTuple):
     next: Slot
 
 
-def _begin_loop(writer: CommandWriter, carries: Sequence[CarriedValue], block: Block, steps: int | None) -> list[_CarrySlots]:
+def _begin_loop(writer: CommandWriter, carries: Sequence[CarriedValue], scope: CommandScope, steps: int | None) -> list[_CarrySlots]:
     """Begin a loop: copy the initial carry to where the first step reads it."""
     # A carry that is not updated in place alternates between the result's slot and another, beginning so that the last of `steps` steps
     # writes it to the result's. For a loop of unknown length (None) it begins in the result's, and the caller copies the last one there.
@@ -373,34 +373,34 @@ def _begin_loop(writer: CommandWriter, carries: Sequence[CarriedValue], block: B
     for carry in carries:
         size, result = carry.var.aval.nbytes, carry.result
         if carry.in_place:
-            writer.copy(result, carry.start, size, block)
+            writer.copy(result, carry.start, size, scope)
             slots.append(_CarrySlots(result, result))
             continue
-        other = writer.slots.memory(size, block)
+        other = writer.slots.memory(size, scope)
         now, then = (other, result) if steps is not None and steps % 2 else (result, other)
-        writer.copy(now, carry.start, size, block)
-        pointers = _CarrySlots(writer.slots.pointer(block, result, other), writer.slots.pointer(block, result, other))
-        writer.command(block, [now, pointers.now], Op.POINT, pointers.now, now)
-        writer.command(block, [then, pointers.next], Op.POINT, pointers.next, then)
+        writer.copy(now, carry.start, size, scope)
+        pointers = _CarrySlots(writer.slots.pointer(scope, result, other), writer.slots.pointer(scope, result, other))
+        writer.command(scope, [now, pointers.now], Op.POINT, pointers.now, now)
+        writer.command(scope, [then, pointers.next], Op.POINT, pointers.next, then)
         slots.append(pointers)
     return slots
 
 
-def _advance(writer: CommandWriter, carries: Sequence[_CarrySlots], block: Block) -> None:
+def _advance(writer: CommandWriter, carries: Sequence[_CarrySlots], scope: CommandScope) -> None:
     """Make the next carry the current one."""
     for now, then in carries:
         if now is not then:
-            writer.command(block, [now, then], Op.SWAP, now, then)
+            writer.command(scope, [now, then], Op.SWAP, now, then)
 
 
-def _scan(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+def _scan(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
     scan = scan_slots(item, operands, results)
-    carries = _begin_loop(writer, scan.carries, block, scan.length)
-    counter = writer.slots.pointer(block)
+    carries = _begin_loop(writer, scan.carries, scope, scan.length)
+    counter = writer.slots.pointer(scope)
     first, step = (scan.length - 1, -1) if scan.reverse else (0, 1)
     cost = writer.cost
-    inner = writer.slots.open_block(block)
-    writer.command(block, [counter], Op.LOOP, scan.length, counter, first, step, 0)
+    inner = writer.slots.open_scope(scope)
+    writer.command(scope, [counter], Op.LOOP, scan.length, counter, first, step, 0)
     start = len(writer.words)
 
     def row(base: Slot, aval: ShapedArray) -> Slot:
@@ -414,16 +414,16 @@ def _scan(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: 
     _advance(writer, carries, inner)
     writer.words[start - 1] = len(writer.words) - start
     writer.slots.touch(counter, inner)
-    writer.slots.close_block(inner)
+    writer.slots.close_scope(inner)
     writer.cost = cost + scan.length * (writer.cost - cost)
 
 
-def _while(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+def _while(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
     loop = while_slots(item, operands, results)
-    carries = _begin_loop(writer, loop.carries, block, None)
-    flag = writer.slots.memory(1, block)
-    inner = writer.slots.open_block(block)
-    writer.command(block, [flag], Op.WHILE, flag, 0, 0)
+    carries = _begin_loop(writer, loop.carries, scope, None)
+    flag = writer.slots.memory(1, scope)
+    inner = writer.slots.open_scope(scope)
+    writer.command(scope, [flag], Op.WHILE, flag, 0, 0)
     start = len(writer.words)
     now = [c.now for c in carries]
     with writer.constant_memory([*loop.condition_constants, *loop.body_constants]):
@@ -433,22 +433,22 @@ def _while(writer: CommandWriter, item: Item, operands: Sequence[Slot], results:
     _advance(writer, carries, inner)
     writer.words[start - 2 : start] = [middle - start, len(writer.words) - middle]
     writer.slots.touch(flag, inner)
-    writer.slots.close_block(inner)
+    writer.slots.close_scope(inner)
     writer.cost = float("inf")
     for slots, carry in zip(carries, loop.carries, strict=True):
-        writer.copy(carry.result, slots.now, carry.var.aval.nbytes, block)
+        writer.copy(carry.result, slots.now, carry.var.aval.nbytes, scope)
 
 
-def _cond(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+def _cond(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
     branches = item.programs
     index, *arguments = operands
-    writer.command(block, [index], Op.SWITCH, index, len(branches), *[0] * len(branches))
+    writer.command(scope, [index], Op.SWITCH, index, len(branches), *[0] * len(branches))
     sizes_at = len(writer.words) - len(branches)
     for number, branch in enumerate(branches):
         start = len(writer.words)
-        inner = writer.slots.open_block(block)
+        inner = writer.slots.open_scope(scope)
         writer.body(branch, arguments, results, inner)
-        writer.slots.close_block(inner)
+        writer.slots.close_scope(inner)
         writer.words[sizes_at + number] = len(writer.words) - start
 
 
@@ -467,7 +467,7 @@ class CompiledProgram(NamedTuple):
     hosts: list[HostCall]
 
 
-def build(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> CompiledProgram:
+def build(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes) -> CompiledProgram:
     """Compile a program, and meanwhile the support code, which is needed next."""
     meanwhile = on_own_thread(support_code_of_process)
     try:
@@ -573,29 +573,29 @@ class TimedWriter(CommandWriter):
         #: How many words there were after the stamp at an item's end, if it is one of the program that is being written.
         self._after_end = -1
 
-    def body(self, program: LoweredProgram, inputs: Sequence[Slot], destinations: Sequence[Slot | None], block: Block) -> None:
+    def body(self, program: LoweredProgram, inputs: Sequence[Slot], destinations: Sequence[Slot | None], scope: CommandScope) -> None:
         """Write a program; its time outside of items is that of the item that holds it."""
         self._programs.append(program)
         self._after_end = -1
-        super().body(program, inputs, destinations, block)
+        super().body(program, inputs, destinations, scope)
         self._programs.pop()
 
-    def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
         """Write an item between two stamps."""
         number = len(self.items)
         self.items.append((self._programs[-1], item))
         if self._after_end == len(self.words):  # nothing is between this item and the one before: one stamp does for both
             del self.words[-_STAMP_WORDS:]
-        self._write_stamp(number, block)
+        self._write_stamp(number, scope)
         self._outer.append(number)
-        super().item(item, operands, results, block)
+        super().item(item, operands, results, scope)
         self._outer.pop()
-        self._write_stamp(self._outer[-1], block)
+        self._write_stamp(self._outer[-1], scope)
         self._after_end = len(self.words)
 
-    def _write_stamp(self, number: int, block: Block) -> None:
+    def _write_stamp(self, number: int, scope: CommandScope) -> None:
         slot = self.slots.constant(self._log)
-        self.slots.touch(slot, block)
+        self.slots.touch(slot, scope)
         stamp: list[int | Slot | LoadedLaunch] = [Op.RUN, self._launch, number, 0, 1, slot]
         assert len(stamp) == _STAMP_WORDS, "as many are taken back"
         self.words += stamp
@@ -612,7 +612,7 @@ class TimedProgram:
     #: The device of the times, which are those of single items.
     device = "cpu"
 
-    def __init__(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> None:
+    def __init__(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes) -> None:
         self._log = np.zeros(2 + 2 * _CAPACITY, np.int64)
         self._log[1] = _CAPACITY
         program = pipeline.lower(closed, TARGET)

@@ -37,7 +37,7 @@ from volta_fn.targets.numpy.memory import workspace
 
 if TYPE_CHECKING:
     from volta_fn.compiler.emission import Slot
-    from volta_fn.compiler.target import Pipeline
+    from volta_fn.compiler.target import Passes
 
 
 # Ctrl-C in programs that call Python's functions.
@@ -228,12 +228,12 @@ class Program:
     """A compiled program: a function ``(donate, *arrays) -> arrays``."""
 
     @classmethod
-    def of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Program:
+    def of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes) -> Program:
         """Return a traced program, compiled unless it is on disk."""
         return compile_uninterrupted(cls._of, closed, donated, pipeline)
 
     @classmethod
-    def _of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Program:
+    def _of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes) -> Program:
         key = key_of(closed, donated)
         cached = None if key is None else read_program(key)
         if cached is not None:

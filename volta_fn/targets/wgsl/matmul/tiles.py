@@ -464,7 +464,7 @@ def _dispatch(
     short = schedule.short(work, capabilities, always=alone)
     if short is None:
         return written(schedule)
-    return replace(written(short), better=cache(lambda: written(schedule).shader))
+    return replace(written(short), faster=cache(lambda: written(schedule).shader))
 
 
 class Tiles:
