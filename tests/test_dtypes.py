@@ -156,6 +156,7 @@ def test_issubdtype_is_numpys_with_bfloat16_a_float():
     for dtype, kind in itertools.product(ALL, [*ABSTRACT, np.float32, np.int64]):
         stand_in = np.dtype("float16") if dtype == BF16 else dtype
         assert dtypes.issubdtype(dtype, kind) == np.issubdtype(stand_in, kind), (dtype, kind)
+    assert dtypes.issubdtype(None, np.floating) and np.issubdtype(None, np.floating)
     assert dtypes.issubdtype(BF16, dtypes.bfloat16)
     assert not dtypes.issubdtype(BF16, np.float16)
     assert not dtypes.issubdtype(np.float16, dtypes.bfloat16)

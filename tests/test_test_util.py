@@ -161,3 +161,16 @@ def test_results_that_stay_infinite_do_not_change_in_jaxs_mode(monkeypatch):
     wrong.defjvp(lambda primals, tangents: (windows(*primals), vnp.ones(5, "float32")))
     with pytest.raises(DerivativeError, match=r"index \(.*finite differences give"):
         check_grads(wrong, (np.float32([1, 3, 2]),), order=1, modes="fwd")
+
+
+def test_a_small_jump_along_one_argument_counts_in_the_sum_in_jaxs_mode(monkeypatch):
+    stepped = lambda x, y: vnp.sum(1e3 * x) + vnp.where(y > 0.3, 1e-3, 0) + y
+    point = np.float64([1, 2, 3]), 0.3
+    with pytest.raises(DerivativeError, match=r"argument \[1\]"):
+        check_grads(stepped, point, order=1, modes="rev")
+    monkeypatch.setattr(settings.current, "permissive", True)
+    check_grads(stepped, point, order=1, modes="rev", rtol=1e-1)
+    wrong = vf.custom_vjp(stepped)
+    wrong.defvjp(lambda x, y: (stepped(x, y), x), lambda x, ct: (2e3 * ct * x, ct))
+    with pytest.raises(DerivativeError, match=r"argument \[0\], \[1\]: .* direction of shape \(3,\), \(\)"):
+        check_grads(wrong, point, order=1, modes="rev", rtol=1e-1)

@@ -375,6 +375,7 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
     """
     if arg2 is object or arg2 is np.object_:
         return False
+    arg1 = np.float64 if arg1 is None else arg1  # as in NumPy
     if isinstance(arg1, type) and issubclass(arg1, np.generic) and arg1 not in _SPECS:
         return isinstance(arg2, type) and issubclass(arg1, arg2)
     stand_in = _stand_in(as_dtype(arg1))

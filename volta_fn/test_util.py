@@ -246,13 +246,15 @@ def _check_reverse(function: Function, point: Arrays, direction: Arrays, cotange
 def _compare_cotangents(
     pulled: Arrays, function: Function, point: Arrays, direction: Arrays, cotangents: Arrays, label: str, precision: Precision
 ) -> None:
-    for name, values in pulled.items():
-        alone = {other: t if other == name else np.zeros_like(t) for other, t in direction.items()}
-        tangents = _differences(function, point, alone, precision.eps)
-        actual, size = _pairing(pulled, {name: direction[name]})
-        expected, other_size = _pairing(tangents, cotangents)
+    # JAX compares the sum over all arguments, in which a jump along one of them may be small.
+    for names in [[*pulled]] if settings.permissive else [[name] for name in pulled]:
+        chosen = {name: direction[name] for name in names}
+        others = {name: np.zeros_like(t) for name, t in direction.items() if name not in chosen}
+        actual, size = _pairing(pulled, chosen)
+        expected, other_size = _pairing(_differences(function, point, chosen | others, precision.eps), cotangents)
         if not _agree(actual, expected, precision.atol + precision.rtol * max(size, other_size)):
-            raise _error(label, f"argument {name}", actual, expected, f"along a random direction of shape {values.shape}")
+            shapes = ", ".join(str(t.shape) for t in chosen.values())
+            raise _error(label, f"argument {', '.join(names)}", actual, expected, f"along a random direction of shape {shapes}")
 
 
 def _agree(actual: Any, expected: Any, error: Any) -> Any:

@@ -16,7 +16,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import dtypes, tree
 from volta_fn.errors import GradientError, ShapeError
-from volta_fn.jit.function import Jitted
+from volta_fn.jit.function import PjitFunction
 
 X = np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)
 
@@ -57,11 +57,17 @@ def test_results_are_those_of_the_transform_of_the_plain_function(name: str) -> 
     tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-6, atol=1e-6), actual, expected)
 
 
+def test_the_class_has_the_name_by_which_libraries_know_it() -> None:
+    """Chex and Haiku refuse to wrap jitted functions: they look for the name in the text of the class."""
+    assert type(vf.jit(abs)).__name__ == type(jax.jit(abs)).__name__
+    assert "PjitFunction" in str(type(vf.jit(abs)))
+
+
 @pytest.mark.parametrize("name", ["vmap", "grad", "value_and_grad", "jacfwd", "jacrev", "hessian", "vmap of grad"])
 def test_a_transform_is_one_program_from_its_first_call(name: str) -> None:
     transform, function, x = TRANSFORMS[name]
     transformed = transform(vf.jit(function))
-    assert isinstance(transformed, Jitted)
+    assert isinstance(transformed, PjitFunction)
     transformed(x)
     assert transformed.cache_info() == (1, 1)
     assert tree.map(lambda s: s.shape, transformed.lower(x).out_info) == tree.map(lambda a: a.shape, transform(function)(x))
@@ -190,6 +196,6 @@ def test_a_jitted_function_is_printed_with_its_programs() -> None:
 
 def test_a_jitted_function_can_be_a_method_and_be_copied_and_pickled() -> None:
     np.testing.assert_array_equal(Scale(3.0).apply(X), 3 * X)
-    assert isinstance(Scale.apply, Jitted)
+    assert isinstance(Scale.apply, PjitFunction)
     assert copy.deepcopy(doubled) is doubled
     assert pickle.loads(pickle.dumps(doubled)) is doubled

@@ -26,7 +26,7 @@ import volta_fn as vf
 from volta_fn import export
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ExportError
-from volta_fn.jit.function import Jitted
+from volta_fn.jit.function import PjitFunction
 
 ROOT = Path(__file__).parents[2]
 #: Modules of examples without jitted functions of their own.
@@ -86,7 +86,7 @@ class Recorder:
     @contextlib.contextmanager
     def recording(self, example: str) -> Iterator[None]:
         """Record the calls of the functions of a module of examples."""
-        self.example, original = example, Jitted.__call__
+        self.example, original = example, PjitFunction.__call__
 
         def call(function: Any, *args: Any, **kwargs: Any) -> Any:
             is_own = "examples" in str(getattr(sys.modules.get(function.__module__), "__file__", ""))
@@ -102,7 +102,7 @@ class Recorder:
             self.save(function, arguments, keywords, result)
             return result
 
-        with mock.patch.object(Jitted, "__call__", call):
+        with mock.patch.object(PjitFunction, "__call__", call):
             yield
 
 

@@ -177,3 +177,24 @@ def test_primitives_hold_attributes_of_libraries() -> None:
         assert p.is_high() and p.note == "of a library" and not hasattr(kind("another"), "note")
         del p.note
         assert not hasattr(p, "note")
+
+
+def test_a_transpose_rule_may_call_another_with_operands_of_its_own():
+    """As Equinox's primitives do: their rule for stacked operands transposes one row by the rule of the first primitive."""
+    double = Primitive("double_row")
+    double.def_impl(lambda x: 2 * x)
+    double.def_abstract_eval(lambda x: ShapedArray(x.shape, x.dtype))
+    interpreters.primitive_transposes[double] = lambda ct, x: [2 * ct] if interpreters.is_undefined_primal(x) else [None]
+    rows = Primitive("double_rows")
+    rows.def_impl(lambda x: 2 * x)
+    rows.def_abstract_eval(lambda x: ShapedArray(x.shape, x.dtype))
+
+    def transpose(ct, x):
+        row = interpreters.UndefinedPrimal(ShapedArray(x.aval.shape[1:], x.aval.dtype))
+        return [vf.vmap(lambda c: interpreters.primitive_transposes[double](c, row)[0])(ct)]
+
+    interpreters.primitive_transposes[rows] = transpose
+    x = jnp.arange(6.0).reshape(3, 2)
+    np.testing.assert_array_equal(vf.linear_transpose(rows.bind, x)(x)[0], 2 * np.arange(6.0).reshape(3, 2))
+    with pytest.raises(errors.GradientError, match="not linear in an array of type f32"):
+        jnp.sin(interpreters.UndefinedPrimal(x.aval))

@@ -184,6 +184,16 @@ def test_none_stands_for_a_subtree_of_an_argument() -> None:
         vf.grad(g)(args)
 
 
+def test_an_array_stands_for_a_node_that_holds_nothing_else() -> None:
+    g = vf.custom_vjp(lambda p: p["x"][0] * p["y"]["z"])
+    g.defvjp(lambda p: (g(p), p), lambda p, ct: ({"x": ct * p["y"]["z"], "y": ct * p["x"][0]},))
+    args = {"x": [2.0], "y": {"z": 3.0}}
+    for function in (g, vf.jit(g)):
+        assert vf.grad(function)(args) == {"x": [3.0], "y": {"z": 2.0}}
+    by_rows = vf.vmap(vf.grad(g))({"x": [jnp.arange(3.0)], "y": {"z": jnp.ones(3)}})
+    np.testing.assert_array_equal(by_rows["y"]["z"], [0.0, 1.0, 2.0])
+
+
 def test_zero_cotangents_of_unmapped_operands_under_vmap() -> None:
     g = vf.custom_vjp(lambda x, y: x * y)
     g.defvjp(lambda x, y: (x * y, x), lambda x, ct: (None, x * ct))

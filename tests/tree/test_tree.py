@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import volta_fn as vf
 from volta_fn import tree, tree_util
 from volta_fn.errors import TreeError
+from volta_fn.settings import current as settings
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -227,6 +228,37 @@ def test_static_data_belongs_to_the_structure():
     assert tree.structure(Mode("a")) == tree.structure(Mode("a")) != tree.structure(Mode("b"))
     with pytest.raises(TreeError, match=r"Mode.*'a'.*Mode.*'b'"):
         tree.map(lambda x, y: x, [Mode("a")], [Mode("b")])
+
+
+def test_trees_of_equal_structures_keep_their_own_static_data(monkeypatch):
+    """JAX's mode orders dictionaries by their keys, and looks up the ordered structure by equality."""
+
+    class Label:
+        def __init__(self, text):
+            self.text = text
+
+        def __eq__(self, other):
+            return isinstance(other, Label)
+
+        def __hash__(self):
+            return 0
+
+    class Labelled:
+        def __init__(self, value, label):
+            self.value, self.label = value, label
+
+    tree.register_node(Labelled, lambda node: ((node.value,), (Label(node.label),)), lambda aux, kids: Labelled(*kids, aux[0].text))
+    monkeypatch.setattr(settings, "sorted_dicts", True)
+    for text in ("a", "b"):
+        value = Labelled({"y": 1, "x": 2}, text)
+        for copy in (
+            tree.map(lambda x: x, value),
+            tree.structure(value).unflatten([1, 2]),
+            tree.map(lambda x: x, {"v": value, "a": 0})["v"],
+            tree_util.tree_map_with_path(lambda _, x: x, value),
+        ):
+            assert copy.label == text
+            assert [*copy.value] == ["x", "y"]
 
 
 def test_register_with_keys_and_class():

@@ -355,13 +355,13 @@ class Linear(Typed):
     __slots__ = ("aval", "equation")
     aval: ShapedArray
 
-    def __init__(self, aval: ShapedArray, equation: Any) -> None:
+    def __init__(self, aval: ShapedArray, equation: Any = None) -> None:
         self.aval = aval
-        self.equation = equation
+        self.equation = equation  # None: a rule made it to call another one
 
     def refuse(self) -> NoReturn:
         """Raise `GradientError`: the program is not linear."""
-        primitive, source = self.equation.primitive, self.equation.source
+        primitive, source = getattr(self.equation, "primitive", "the program"), getattr(self.equation, "source", None)
         where = "" if source is None else f" (from {source})"
         raise GradientError(
             f"{primitive}{where} is not linear in an array of type {self.aval}, so it cannot be transposed. The array comes from "

@@ -175,8 +175,8 @@ class JittedFunction:
 def jitted_like(fun: Callable[..., Any], function: Callable[..., Any], *settings: Any, same_arguments: bool = True) -> Callable[..., Any]:
     """Return `function`, a transform of `fun` with these settings; jitted if `fun` is.
 
-    A jitted function (`jit.function.Jitted`) keeps the first `function` per settings and uses it for all later ones, so that a loop may
-    call ``grad(f)`` in each step and still finds one program.
+    A jitted function (`jit.function.PjitFunction`) keeps the first `function` per settings and uses it for all later ones, so that a loop
+    may call ``grad(f)`` in each step and still finds one program.
 
     `same_arguments` tells whether `function` takes the arguments of `fun`, so that the same ones are static.
     """

@@ -27,7 +27,7 @@ from volta_fn.core.staging import check_callable, make_jaxpr
 from volta_fn.inspection.explanation import Attribution, locations_of
 from volta_fn.inspection.reference import Expected, control_flow, excess, expected, expected_outputs, expected_values, initial_values
 from volta_fn.jit.eager import PIPELINE, as_buffer, common_device
-from volta_fn.jit.function import Jitted
+from volta_fn.jit.function import PjitFunction
 from volta_fn.jit.interpret import Iteration, iterations, structured_by
 from volta_fn.lazy_imports import load
 from volta_fn.source import SourceLocation
@@ -131,7 +131,7 @@ def crosscheck(f: Callable[..., Any], *, device: str | Device | None = None) -> 
     compiled by jit, the program agrees with its equations
     """
     check_callable(f, "crosscheck")
-    plain = f._fun if isinstance(f, Jitted) and not f._options.has_static else f
+    plain = f._fun if isinstance(f, PjitFunction) and not f._options.has_static else f
 
     @functools.wraps(f)
     def checked(*args: Any, **kwargs: Any) -> Crosscheck:

@@ -39,7 +39,7 @@ from volta_fn.inspection.explanation import (
 from volta_fn.jit.cache import Request
 from volta_fn.jit.compile import TracedProgram, with_wide_inputs
 from volta_fn.jit.eager import PIPELINE, common_device
-from volta_fn.jit.function import Jitted, jit
+from volta_fn.jit.function import PjitFunction, jit
 from volta_fn.jit.stages import Lowered, item_code, item_text
 from volta_fn.primitives.call import jit_p
 from volta_fn.transforms.checkpoint import checkpoint_p, name_p
@@ -246,7 +246,7 @@ def explain(f: Callable[..., Any], *, run: bool = True, calls: int = _CALLS) -> 
     """
     if calls < 1:
         raise ArgumentError(f"explain: calls must be at least 1, got {calls}")
-    jitted = f if isinstance(f, Jitted) else jit(f)
+    jitted = f if isinstance(f, PjitFunction) else jit(f)
 
     @functools.wraps(f)
     def explained(*args: Any, **kwargs: Any) -> Explanation:

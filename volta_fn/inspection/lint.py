@@ -19,7 +19,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, sub_jaxprs
 from volta_fn.core.staging import check_callable, function_name, make_jaxpr
 from volta_fn.core.trace import Tracer
 from volta_fn.inspection.report import size
-from volta_fn.jit.function import Jitted
+from volta_fn.jit.function import PjitFunction
 from volta_fn.source import SourceLocation, frame_observer, is_internal
 
 # Random keys that a program uses twice.
@@ -162,7 +162,7 @@ def lint(f: Callable[..., Any]) -> Callable[..., Lint]:
     ['key reuse']
     """
     check_callable(f, "lint")
-    plain = f._fun if isinstance(f, Jitted) and not f._options.has_static else f
+    plain = f._fun if isinstance(f, PjitFunction) and not f._options.has_static else f
 
     @functools.wraps(f)
     def linted(*args: Any, **kwargs: Any) -> Lint:
@@ -180,7 +180,7 @@ def lint(f: Callable[..., Any]) -> Callable[..., Lint]:
             *_float64(first),
             *_unrolled(first, calls),
             *_devices(values, first),
-            *([] if isinstance(f, Jitted) else _not_jitted(f, first)),
+            *([] if isinstance(f, PjitFunction) else _not_jitted(f, first)),
             *_jitted_anew(first, second),
         ]
         return Lint(function_name(f), tuple(dict.fromkeys(findings)))

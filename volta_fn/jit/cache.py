@@ -9,7 +9,7 @@ key, so further tables lead to the same programs faster:
 - `trees`: all other calls, by static arguments, structure, and specs of the leaves.
 - `equations`: calls in a function that is being traced, by the types of the arrays. They become one equation.
 
-`Jitted.__call__` reads `calls`, `ProgramCache.lookup` the next two. A call that no table has becomes a `Request`, which computes the
+`PjitFunction.__call__` reads `calls`, `ProgramCache.lookup` the next two. A call that no table has becomes a `Request`, which computes the
 complete key and may have to trace. `jit` of a function that was jitted before, with the same options, shares the cache
 (`shared_cache`). A warning tells why a function is compiled again and again.
 """

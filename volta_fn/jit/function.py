@@ -70,7 +70,7 @@ def jit(
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Sequence[str] | None = None,
     inline: bool = False,
-) -> Jitted[P, R]: ...
+) -> PjitFunction[P, R]: ...
 @overload
 def jit(
     fun: None = None,
@@ -80,7 +80,7 @@ def jit(
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Sequence[str] | None = None,
     inline: bool = False,
-) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
+) -> Callable[[Callable[P, R]], PjitFunction[P, R]]: ...
 def jit(
     fun: Callable[..., Any] | None = None,
     *,
@@ -151,19 +151,19 @@ def jit(
     options = resolve_options(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)
     if in_shardings is not None or out_shardings is not None:
         fun = load("volta_fn.core.devices.placement").constrained_function(fun, in_shardings, out_shardings, options.argnums)
-    return Jitted(fun, options, shared_cache(fun, options))
+    return PjitFunction(fun, options, shared_cache(fun, options))
 
 
 class _Signature:
     """The signature of the original function, which needs no `__wrapped__`."""
 
-    def __get__(self, function: Jitted[..., Any] | None, owner: type) -> inspect.Signature:
+    def __get__(self, function: PjitFunction[..., Any] | None, owner: type) -> inspect.Signature:
         if function is None:  # the class has one of its own
             raise AttributeError("__signature__")
         return signature(function._fun)
 
 
-class Jitted(JittedFunction, Generic[P, R_co]):
+class PjitFunction(JittedFunction, Generic[P, R_co]):
     """A jitted function, which is called like the original; made by `jit`.
 
     >>> square = vf.jit(lambda x: x * x)
@@ -193,7 +193,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         self._cache.users += 1
         #: The positions of static arguments; None, which is tested faster, if there are none.
         self._argnums = options.argnums or None
-        self._transforms: dict[Any, Jitted] = {}
+        self._transforms: dict[Any, PjitFunction] = {}
         #: How it is called if it uses references from outside, or gets some as arguments.
         self._ref_passing: RefPassing | None = None
 
@@ -233,7 +233,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...
     @overload
-    def __get__(self: Jitted[Concatenate[Any, Rest], R_co], instance: object, owner: type | None = None) -> Callable[Rest, R_co]: ...
+    def __get__(self: PjitFunction[Concatenate[Any, Rest], R_co], instance: object, owner: type | None = None) -> Callable[Rest, R_co]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
@@ -273,7 +273,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
             return self._ref_passing.why_missed(args, kwargs)
         request = Request(self._fun, self._options, args, kwargs)
         if positions_of_refs(request.leaves):
-            return RefPassing(self._fun, self._options, [], Jitted).why_missed(args, kwargs)
+            return RefPassing(self._fun, self._options, [], PjitFunction).why_missed(args, kwargs)
         return self._cache.reason_of_miss(request, self._cache.key(request, request.values()))
 
     def transformed(self, key: Hashable, function: Callable[..., Any], same_arguments: bool) -> Callable[..., Any]:
@@ -285,7 +285,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
             if len(self._transforms) >= _TRANSFORMS:
                 self._transforms.clear()
             nothing: frozenset[Any] = frozenset()
-            transform = Jitted(function, self._options._replace(donate_argnums=nothing, donate_argnames=nothing))
+            transform = PjitFunction(function, self._options._replace(donate_argnums=nothing, donate_argnames=nothing))
             self._transforms[key] = transform
         return transform
 
@@ -357,7 +357,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     def _switch_to_ref_passing(self, refs: Sequence[Any]) -> RefPassing:
         """Pass its references' values as arguments from now on."""
-        self._ref_passing = RefPassing(self._fun, self._options, refs, Jitted)
+        self._ref_passing = RefPassing(self._fun, self._options, refs, PjitFunction)
         return self._ref_passing
 
     def _equation_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -422,7 +422,7 @@ def _sharding(value: Any) -> Any:
 class _RefCall(NamedTuple):
     """A call of a jitted function with values in place of references."""
 
-    #: The `Jitted` function that returns a result, and the last values.
+    #: The `PjitFunction` function that returns a result, and the last values.
     function: Any
     args: Sequence[Any]
     kwargs: dict[str, Any]
@@ -434,7 +434,9 @@ class _RefCall(NamedTuple):
 class RefPassing:
     """The calls of a jitted function that closes over `refs`, or gets references."""
 
-    def __init__(self, fun: Callable[..., Any], options: JitOptions, refs: Sequence[Ref], jitted: Callable[..., Jitted[..., Any]]) -> None:
+    def __init__(
+        self, fun: Callable[..., Any], options: JitOptions, refs: Sequence[Ref], jitted: Callable[..., PjitFunction[..., Any]]
+    ) -> None:
         self.name = function_name(fun)
         self.refs = list(refs)
         self.options = options
@@ -442,7 +444,7 @@ class RefPassing:
         self.fun = fun
         self.closing_over = jitted(self._with_values(), options) if refs else None
         #: Functions of arguments with values in place of references, by where these are.
-        self.by_positions: dict[Any, Jitted[..., Any]] = {}
+        self.by_positions: dict[Any, PjitFunction[..., Any]] = {}
         #: Whether derivative rules keep arguments: each program is one of certain references then.
         self.binds_arguments = False
 
@@ -453,13 +455,13 @@ class RefPassing:
         return result
 
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PublicTraced:
-        """Trace for arguments like these; see `Jitted.trace`."""
+        """Trace for arguments like these; see `PjitFunction.trace`."""
         _, traced = self._run(lambda call: call.function.trace(*call.args, **call.kwargs), args, kwargs)
         traced.passings.insert(0, self)
         return traced
 
     def why_missed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        """Return why a call would be compiled; see `Jitted.why_missed`."""
+        """Return why a call would be compiled; see `PjitFunction.why_missed`."""
         return self._run(lambda call: call.function.why_missed(*call.args, **call.kwargs), args, kwargs)[1]
 
     def _run(self, run: Callable[[_RefCall], T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_RefCall, T]:

@@ -221,7 +221,12 @@ def _filling(value: Any, dtype: Any, device: Any) -> Array:
         and dtypes.as_dtype(dtype) in dtypes.INTEGERS
     ):
         value = lax.convert_element_type(value, dtype)
-    return array(value, dtype, device=device)
+    return array(value, dtype, device=device if isinstance(device, (str, Device)) else None)
+
+
+def _split(filled: Array, device: Any) -> Array:
+    """Place an array by a sharding: `_filling` has placed its value by anything else."""
+    return filled if device is None or isinstance(device, (str, Device)) else device_put(filled, device)
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
@@ -234,7 +239,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, 
     value = broadcast_to(_filling(fill_value, dtype, device), canonical_shape(shape))
     if settings.permissive and not value.shape:
         value = _traced_scalar(value)
-    return constrained(value, out_sharding)
+    return constrained(_split(value, device), out_sharding)
 
 
 def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
@@ -279,7 +284,7 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, 
     value = _filling(fill_value, dtype_or(dtype, dtypes.as_dtype(like.dtype)), device)
     if device is out_sharding is None:
         value = beside(value, like)
-    filled = broadcast_to(lax.convert_element_type(value, value.dtype, weak), size)
+    filled = _split(broadcast_to(lax.convert_element_type(value, value.dtype, weak), size), device)
     return split_like(filled, like) if device is out_sharding is None and size == like.shape else constrained(filled, out_sharding)
 
 

@@ -15,7 +15,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.refs import Ref
-from volta_fn.core.staging import FlatFunction, check_callable, eval_jaxpr, function_name, hoist_tracers, leaf_structure, trace_to_jaxpr
+from volta_fn.core.staging import FlatFunction, check_callable, eval_jaxpr, function_name, hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError, UnsetRuleError
 from volta_fn.primitives.call import call_primitive
@@ -305,7 +305,8 @@ def _leaves_like(arg: Any, cotangent: Any) -> list[Any] | None:
         below = [tree.structure(subtree) for subtree in tree.flatten_up_to(structure, arg)]
     except TreeError:
         return None
-    if any(leaf is not None and treedef != leaf_structure() for leaf, treedef in zip(leaves, below, strict=True)):
+    # As in JAX, an array also stands for a node that holds nothing else.
+    if any(leaf is not None and treedef.num_leaves != 1 for leaf, treedef in zip(leaves, below, strict=True)):
         return None
     return [leaf for leaf, treedef in zip(leaves, below, strict=True) for _ in range(treedef.num_leaves)]
 

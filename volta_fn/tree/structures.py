@@ -11,6 +11,7 @@ import builtins
 import collections
 import functools
 import math
+import types
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -40,9 +41,10 @@ def _ordered(treedef: TreeDef) -> TreeDef:
     if treedef.num_nodes == treedef.num_leaves:
         return treedef
     try:
-        return _ordered_cached(treedef)
+        ordered, stands_for_equal = _ordered_cached(treedef)
     except Exception:  # auxiliary data without a hash, or whose comparison raises
-        return optree.treespec_transform(treedef, _ordered_level)
+        stands_for_equal = False
+    return ordered if stands_for_equal else optree.treespec_transform(treedef, _ordered_level)
 
 
 def _ordered_level(level: TreeDef) -> TreeDef:
@@ -57,8 +59,20 @@ def _ordered_level(level: TreeDef) -> TreeDef:
 
 
 @functools.lru_cache(maxsize=4096)  # structures are equal whatever the order in which their dictionaries were written
-def _ordered_cached(treedef: TreeDef) -> TreeDef:
-    return optree.treespec_transform(treedef, _ordered_level)
+def _ordered_cached(treedef: TreeDef) -> tuple[TreeDef, bool]:
+    """Return `_ordered` of a structure, and whether it serves for equal ones."""
+    nodes: list[Any] = []
+    treedef.walk(range(treedef.num_leaves), lambda cls, data, children: nodes.append(data))
+    return optree.treespec_transform(treedef, _ordered_level), _compares_wholly(nodes)
+
+
+def _compares_wholly(data: Any) -> bool:
+    """Return whether no `__eq__` in Python may make equal what differs."""
+    if isinstance(data, dict):
+        return _compares_wholly([*data, *data.values()])
+    if isinstance(data, (tuple, list, set, frozenset)):
+        return builtins.all(_compares_wholly(item) for item in data)
+    return not isinstance(type(data).__eq__, types.FunctionType)
 
 
 def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:

@@ -44,6 +44,8 @@ with jax.set_mesh(mesh):
     note("x", x)
     note("joint", jax.device_put(x, P(("X", "Y"))))
     note("copies", jax.device_put(x, P()))
+    note("zeros", jnp.zeros((8, 4), device=jax.NamedSharding(mesh, P("X", "Y"))))
+    note("like", jnp.ones_like(rows, device=jax.NamedSharding(mesh, P("Y"))))
     note("negated", -x)
     note("transposed", x.T)
     note("sum", x.sum(0))
@@ -61,6 +63,14 @@ with jax.set_mesh(mesh):
     jax.jit(lambda a: seen.append(str(jax.typeof(a.T * 2))) or a)(x)
     jax.shard_map(lambda a: seen.append(str(jax.typeof(a))) or a, in_specs=P("X", "Y"), out_specs=P("X", "Y"))(x)
     facts["types in functions"] = seen
+x = jnp.ones(4)
+unsplit = jax.typeof(x).sharding
+key = jax.random.key(0)
+for name, make in [("zeros", lambda: jnp.zeros(4, device=unsplit)), ("arange", lambda: jnp.arange(4, out_sharding=unsplit)),
+                   ("like", lambda: jnp.zeros_like(x, out_sharding=unsplit)),
+                   ("jitted", jax.jit(lambda: jax.random.normal(key, (4,), out_sharding=jax.typeof(x).sharding))),
+                   ("normal", lambda: jax.random.normal(key, (4,), out_sharding=unsplit))]:
+    facts["unsplit " + name] = [type(make().sharding).__name__, np.round(make(), 5).tolist()]
 facts["pmap"] = np.asarray(jax.pmap(lambda a: jax.lax.psum(a, "i"), axis_name="i")(jnp.arange(8.0))).tolist()
 sharding = jax.NamedSharding(mesh, P("X", None))
 facts["map"] = {d.id: str(i) for d, i in sharding.devices_indices_map((8, 2)).items()}

@@ -17,7 +17,7 @@ from volta_fn import tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, as_value, wrap
 from volta_fn.core.arrays.memory import device_put
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.devices.device import Device, process_rank
+from volta_fn.core.devices.device import Device, current_default_device, process_rank
 from volta_fn.core.devices.propagation import tracer_sharding
 from volta_fn.core.devices.sharding import (
     AbstractMesh,
@@ -308,6 +308,8 @@ def group_of(sharding: Sharding) -> Device:
 
 def _devices_of(sharding: Sharding) -> list[Device]:
     mesh = getattr(sharding, "mesh", None)
+    if mesh is not None and not mesh.axis_names:  # the type of an array that is not split has it
+        return [current_default_device()]
     return [*sharding.device_set] if mesh is None else [*mesh.devices.flat]
 
 
@@ -318,7 +320,7 @@ def with_device(array: ConcreteArray, device: Device) -> ConcreteArray:
 
 def with_named_sharding(array: ConcreteArray, sharding: Sharding) -> ConcreteArray:
     """Return an array on one device that tells the mesh that it was put on."""
-    if not isinstance(sharding, NamedSharding) or isinstance(array.device, DeviceGroup):
+    if not isinstance(sharding, NamedSharding) or not sharding.mesh.axis_names or isinstance(array.device, DeviceGroup):
         return array
     # Only the array itself remembers it: results of operations would need a group of one device, which computes more slowly.
     result = with_device(array, array.device)
@@ -434,7 +436,8 @@ def sharding_for(placement: Any) -> Sharding:
         return NamedSharding(mesh, placement)
     if isinstance(placement, NamedSharding) and isinstance(placement.mesh, AbstractMesh):
         mesh = get_mesh()
-        placement = NamedSharding(mesh, placement.spec) if placement.mesh.shape_tuple == mesh.shape_tuple else placement
+        if not placement.mesh.axis_names or placement.mesh.shape_tuple == mesh.shape_tuple:
+            placement = NamedSharding(mesh, placement.spec)
     if not isinstance(placement, Sharding):
         raise ArgumentTypeError(
             f"a placement is a device, its name, such as 'gpu:1', or a sharding, such as NamedSharding(mesh, P('x')); got {placement!r:.60}"

@@ -136,7 +136,9 @@ class AbstractMesh(_Axes):
         """Raise `ArgumentError`."""
         raise ArgumentError(f"{self} has no devices; a Mesh has")
 
-    devices = device_ids = is_multi_process = local_devices = local_mesh = property(_refuse, doc="None: raises `ArgumentError`.")
+    devices = device_ids = is_multi_process = local_devices = local_mesh = processes = property(
+        _refuse, doc="None: raises `ArgumentError`."
+    )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AbstractMesh) and (other.shape_tuple, other.axis_types) == (self.shape_tuple, self.axis_types)
@@ -179,6 +181,8 @@ class Mesh(_Axes):
 
         Raises `ArgumentError` unless the positions of each process are a box of the other axes.
         """
+        if not self.axis_names:
+            return None
         of = np.vectorize(lambda device: device.process_index, otypes=[int])(self.devices)
         if len(np.unique(of)) < 2:
             return None
