@@ -52,6 +52,7 @@ PUBLIC = {
     "nn.functions": ("jax.nn",),
     "numpy": ("jax.numpy",),
     "pallas": ("jax.experimental.pallas",),
+    "pallas.cost_estimate": ("jax.experimental.pallas",),
     "pallas.pallas_call": ("jax.experimental.pallas",),
     "sharding_impls": ("jax.sharding",),
 }
@@ -63,7 +64,7 @@ PACKAGES = {
 MODULES = {
     "jax._src.lax": {"lax", "control_flow", "slicing", "windowed_reductions", "convolution", "parallel", "special", "utils", "linalg"},
     "jax._src.numpy": {"util", "einsum", "lax_numpy", "linalg", "fft", "ufuncs", "hijax", "indexing", "reductions"},
-    "jax._src.pallas": {"pallas_call"},
+    "jax._src.pallas": {"cost_estimate", "pallas_call"},
     "jax._src.random": {"prng", "core", "threefry2x32"},
 }
 running = False

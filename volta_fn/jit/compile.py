@@ -40,7 +40,7 @@ def mesh_key() -> tuple[Any, ...]:
     return (read_mesh(),)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class TracedProgram:
     """The program of a function for one structure and set of types of arguments."""
 

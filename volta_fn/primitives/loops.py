@@ -24,6 +24,7 @@ from volta_fn.primitives.declare import weakly_promoted
 from volta_fn.primitives.elementwise.cast import convert_element_type, widened
 from volta_fn.primitives.elementwise.selection import clamp, ne
 from volta_fn.primitives.scan import (
+    STRUCTURES,
     UNKNOWN,
     AdaptedFunction,
     Combination,
@@ -39,7 +40,6 @@ from volta_fn.primitives.scan import (
     while_in_python,
 )
 from volta_fn.settings import current as settings
-from volta_fn.tree.structures import structural_difference
 
 # Conditionals: `cond` of two branches, `switch` of many.
 #
@@ -193,7 +193,7 @@ def _choose_pure(name: str, index: Array, functions: dict[str, Callable[..., Any
         demand = f"{name}: the results of {labels[0]} and {label} must have the same"
         first = bodies[0]
         if first.out_tree != body.out_tree:
-            path, one, other = structural_difference(first.out_tree, body.out_tree)
+            path, one, other = STRUCTURES.structural_difference(first.out_tree, body.out_tree)
             raise TreeError(
                 f"{demand} structure, but differ{_location(path)}: {one} and {other}. Return the same containers with the same keys."
             )

@@ -22,11 +22,14 @@ from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, discharg
 from volta_fn.core.staging import FlatFunction, argument_labels, check_callable, function_name, hoist_tracers, trace_with_wide_inputs, wraps
 from volta_fn.core.trace import axis_environment, bind, mesh_reads
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ConcretizationError, DTypeError, ShapeError, TreeError
+from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.data_movement.movement import canonical_axis, expand_dims, reshape, rev
 from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim
 from volta_fn.primitives.elementwise.cast import convert_element_type, widened
 from volta_fn.settings import current as settings
-from volta_fn.tree.structures import structural_difference
+
+#: Loaded with the first tree, and optree with it.
+STRUCTURES = deferred("volta_fn.tree.structures")
 
 # The carry of a loop, whose structure, shapes and dtypes must not change.
 
@@ -61,7 +64,7 @@ def check_carry(
     hidden = function.hidden_keys if isinstance(function, AdaptedFunction) else 0
     name = function_name(function.owner if isinstance(function, AdaptedFunction) else function)
     if tree.structure(init) != after_tree:
-        path, expected, got = structural_difference(tree.structure(init), after_tree)
+        path, expected, got = STRUCTURES.structural_difference(tree.structure(init), after_tree)
         is_missing = got == "None" and not path[hidden:]
         remedy = "Is a `return` missing at its end?" if is_missing else "Return a carry of the structure of the initial one."
         raise TreeError(

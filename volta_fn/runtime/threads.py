@@ -7,7 +7,6 @@ import atexit
 import contextvars
 import functools
 import os
-import sysconfig
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -135,7 +134,7 @@ def lacks_compiler() -> bool:
 
 def _is_enabled() -> bool:
     # Windows of other processors than x86 has another calling convention, loader and table of symbols.
-    return os.environ.get("VOLTA_NATIVE", "1") != "0" and sysconfig.get_platform() not in ("win32", "win-arm64")
+    return os.environ.get("VOLTA_NATIVE", "1") != "0" and deferred("sysconfig").get_platform() not in ("win32", "win-arm64")
 
 
 # Compilations in progress, which no signal, fork or exit cuts short.

@@ -225,6 +225,18 @@ def a_grid_that_is_traced(m):
 
 
 @case
+def index_maps_that_read_the_size_of_the_grid(m):
+    def kernel(x, o):
+        o[...] = x[...]
+
+    def f(n, x):
+        block = m.pl.BlockSpec((1, 20), lambda i: (m.pl.num_programs(0) - 1 - i, 0))
+        return m.call(kernel, shape(m, 24, 20), grid=(n,), in_specs=[block], out_specs=m.pl.BlockSpec((1, 20), lambda i: (i, 0)))(x)
+
+    return f(24, X), m.jax.jit(lambda n, x: f(2 * n, x))(12, X)
+
+
+@case
 def vmap(m):
     def kernel(x, y, o):
         o[...] = x[...] * y[...] + m.pl.program_id(0)

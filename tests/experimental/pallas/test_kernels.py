@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import jax.experimental.pallas.tpu
 import numpy as np
 import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
-from volta_fn.errors import ArgumentError, ArgumentTypeError, CheckError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, CheckError, ShapeError
 from volta_fn.experimental import checkify
 from volta_fn.experimental import pallas as pl
 from volta_fn.experimental.pallas import kernels, tpu, triton
@@ -284,3 +286,44 @@ def test_functions_with_rules() -> None:
     assert vf.jit(kernels.fuse()(add))(1, 2) == 3
     with pytest.raises(ArgumentTypeError, match="fusible"):
         kernels.fusible(3)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shape", "sizes"),
+    [
+        ("ab->ba", (3, 4), {}),
+        ("nhwc -> nchw", (2, 3, 4, 5), {}),
+        ("(ab)c->abc", (6, 5), {"a": 2}),
+        ("a(bc)->(ba)c", (4, 15), {"c": 5}),
+        ("(abc)(de)->(ed)b(ca)", (24, 6), {"a": 2, "c": 4, "d": 3, "e": 2}),
+        ("a(bc)->cba", (0, 6), {"b": 2}),
+        ("->", (), {}),
+    ],
+)
+def test_equations_of_axes_give_what_those_of_jax_give(equation, shape, sizes) -> None:
+    x = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
+    expected = np.asarray(jax.experimental.pallas.tpu.einshape(equation, x, **sizes))
+    for function in (tpu.einshape, vf.jit(tpu.einshape, static_argnums=0, static_argnames=tuple(sizes))):
+        result = function(equation, vnp.array(x), **sizes)
+        assert result.shape == expected.shape and np.array_equal(result, expected)
+
+
+@pytest.mark.parametrize(
+    ("equation", "sizes", "error", "message"),
+    [
+        ("a(bc)->abc", {}, ShapeError, "Ambiguous split"),
+        ("a(bc)->abc", {"b": 5}, ShapeError, "Cannot split size 12 into .bc. with"),
+        ("a(bc)->abc", {"b": 0}, ShapeError, "Cannot split"),
+        ("a(bc)->abc", {"b": 2, "c": 5}, ShapeError, "Cannot split"),
+        ("abc->cba", {}, ShapeError, "3 axes"),
+        ("ab", {}, ArgumentError, "once on each side"),
+        ("ab->a", {}, ArgumentError, "once on each side"),
+        ("aa->a", {}, ArgumentError, "once on each side"),
+        ("a(b->ab", {}, ArgumentError, "once on each side"),
+        ("ab->a1b", {}, ArgumentError, "once on each side"),
+        ("a-b>", {}, ArgumentError, "once on each side"),
+    ],
+)
+def test_wrong_equations_of_axes(equation, sizes, error, message) -> None:
+    with pytest.raises(error, match=message):
+        tpu.einshape(equation, vnp.zeros((10, 12)), **sizes)

@@ -81,12 +81,12 @@ def _check_no_constants(who: str, function: Callable[..., Any], program: ClosedJ
 class IndexMaps:
     """The blocks of arrays by their specifications.
 
-    `rank` is that of the grid; `scalars` are what index maps get after the step's indices, and `scalar_tree` the tuple of them.
+    `grid` has the sizes of the grid; `scalars` are what index maps get after the step's indices, and `scalar_tree` the tuple of them.
     """
 
-    def __init__(self, rank: int, scalars: Sequence[Array], scalar_tree: tree.TreeDef) -> None:
-        self.rank, self.scalar_tree = rank, scalar_tree
-        self.avals = [*[_INDEX] * rank, *[x.aval for x in scalars]]
+    def __init__(self, grid: Sequence[Any], scalars: Sequence[Array], scalar_tree: tree.TreeDef) -> None:
+        self.grid, self.scalar_tree = grid, scalar_tree
+        self.avals = [*[_INDEX] * len(grid), *[x.aval for x in scalars]]
 
     def blocks(
         self, specs: Any, structure: tree.TreeDef, of_specs: str, of_arrays: str, origins: Sequence[str], values: Sequence[Array]
@@ -124,8 +124,10 @@ class IndexMaps:
         def flat(*values: Array) -> list[Array]:
             if index_map is None:
                 return [as_value(np.int32(0))] * len(dims)
-            scalars = tree.unflatten(self.scalar_tree, [Ref(x) for x in values[self.rank :]])
-            indices = index_map(*values[: self.rank], *scalars)
+            steps = values[: len(self.grid)]
+            scalars = tree.unflatten(self.scalar_tree, [Ref(x) for x in values[len(steps) :]])
+            with running_step(steps, self.grid):
+                indices = index_map(*steps, *scalars)
             return _checked_indices(indices, dims, f"Index map function {described(index_map)} for {origin}")
 
         program = trace_to_jaxpr(flat, self.avals, "index_map")
@@ -320,7 +322,7 @@ def _run(
     scalar_tree, in_tree, out_tree = (tree.structure(x) for x in (args[:count], tuple(args[count:]), out_shape))
     paths = [f"args{tree.keystr(path)}" for path, _ in tree.leaves_with_path(args)]
     out_paths = [f"outputs{tree.keystr(path)}" for path, _ in tree.leaves_with_path(out_shape)]
-    index_maps = IndexMaps(len(spec.grid), scalars, scalar_tree)
+    index_maps = IndexMaps(spec.grid, scalars, scalar_tree)
     in_blocks = index_maps.blocks(spec.in_specs, in_tree, "`in_specs`", "`inputs`", paths[first:], values[first:])
     out_blocks = index_maps.blocks(spec.out_specs, out_tree, "`out_specs`", "`out_shape`", out_paths, outputs)
     scratch = [allocated(type) for type in tree.leaves(spec.scratch_shapes)]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,7 +18,7 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.refs import Ref, discharged, write_all
-from volta_fn.errors import ArgumentError
+from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.experimental.pallas.call import IndexMaps, trace_kernel
 from volta_fn.experimental.pallas.call import TensorCoreMesh as TensorCoreMesh
 from volta_fn.experimental.pallas.call import create_tensorcore_mesh as create_tensorcore_mesh
@@ -33,6 +35,7 @@ from volta_fn.experimental.pallas.specs import TpuMemorySpace as MemorySpace
 from volta_fn.numpy.joining import concatenate as _concatenate
 from volta_fn.numpy.shapes import roll as _roll
 from volta_fn.primitives.array_operations.ref_views import RefView
+from volta_fn.primitives.data_movement.movement import reshape, transpose
 
 CMEM, SMEM, VMEM, VMEM_SHARED = MemorySpace.CMEM, MemorySpace.SMEM, MemorySpace.VMEM, MemorySpace.VMEM_SHARED
 HBM, SEMAPHORE = MemorySpace.HBM, MemorySpace.SEMAPHORE
@@ -202,6 +205,35 @@ def bitcast(x: Any, ty: Any) -> Array:
     return RefView(Ref(as_value(x)), ()).bitcast(ty)[...]
 
 
+def einshape(equation: str, x: Any, assert_is_tile_preserving: bool = False, **sizes: int) -> Array:
+    """Split, reorder and merge the axes of an array, as an equation says.
+
+    Letters in parentheses are one axis of the array on the left of ``->``, and one of the result on the right. `sizes` are those of the
+    letters: of each axis that is split, one may be missing. Raises `ArgumentError` for wrong equations, `ShapeError` for wrong sizes.
+
+    >>> from volta_fn.experimental import pallas as pl
+    >>> pl.tpu.einshape("a(bc)->(ba)c", vf.numpy.arange(4).reshape(1, 4), c=2)
+    Array([[0, 1],
+           [2, 3]], dtype=int32)
+    """
+    value, text, pattern = as_value(x), equation.replace(" ", ""), r"[a-zA-Z]|\([a-zA-Z]+\)"
+    sides = [[axis.strip("()") for axis in re.findall(pattern, side)] for side in text.split("->")]
+    letters, order = "".join(sides[0]), "".join(sides[-1])
+    if re.sub(pattern, "", text) != "->" or len(sides) != 2 or sorted({*letters}) != sorted(letters) or sorted(letters) != sorted(order):
+        raise ArgumentError(f"einshape: an equation such as 'a(bc)->(ba)c' has each letter once on each side, got {equation!r}")
+    if len(sides[0]) != value.ndim:
+        raise ShapeError(f"einshape: {equation!r} is for arrays of {len(sides[0])} axes, got the shape {value.shape}")
+    for axis, size in zip(sides[0], value.shape, strict=True):
+        missing = [a for a in axis if a not in sizes or len(axis) == 1]
+        if len(missing) > 1:
+            raise ShapeError(f"einshape: Ambiguous split of ({axis}), of size {size}: pass all sizes of {', '.join(missing)} but one")
+        sizes |= dict.fromkeys(missing, size // max(1, math.prod([sizes[a] for a in axis if a not in missing])))
+        if math.prod([sizes[a] for a in axis]) != size:
+            raise ShapeError(f"einshape: Cannot split size {size} into ({axis}) with the sizes {sizes}")
+    result = transpose(reshape(value, [sizes[a] for a in letters]), [letters.index(a) for a in order])
+    return reshape(result, [math.prod([sizes[a] for a in axis]) for axis in sides[1]])
+
+
 def roll(x: Any, shift: Any, axis: int, *, stride: int | None = None, stride_axis: int | None = None) -> Array:
     """Return `x` with its elements moved by `shift` along an axis.
 
@@ -245,7 +277,7 @@ def emit_pipeline(
         ins, outs = refs[:count], refs[count:]
         out_specs = spec.out_specs if isinstance(spec.out_specs, tuple) else (spec.out_specs,)
         inputs, outputs = ([x[...] for x in tree.leaves(part)] for part in (ins, outs))
-        index_maps = IndexMaps(len(spec.grid), [], tree.structure(()))
+        index_maps = IndexMaps(spec.grid, [], tree.structure(()))
         in_blocks = index_maps.blocks(spec.in_specs, tree.structure(ins), "`in_specs`", "inputs", [*map(str, range(len(inputs)))], inputs)
         out_blocks = index_maps.blocks(out_specs, tree.structure(outs), "`out_specs`", "outputs", [*map(str, range(len(outputs)))], outputs)
 
