@@ -1,0 +1,515 @@
+"""Transform random functions in chains (`grad`, `vmap`, `jvp` of `grad`, `checkpoint`, …), and compare with plain Python or JAX.
+
+`python -m tests.fuzz transforms --count 20000` draws statements (`transform_blocks.py`), and chains of transformations of all that they
+compute, so that derivatives, batches and transposes of control flow, of indices, windows and factors meet in every order. They should give
+what straight-line programs do, of which every step and example is evaluated by itself, and gradients are of forward mode
+(`plain_control.py`), or with `--jax` what JAX gives: in float64, whatever dtype they have here. A difference is more than what the last
+digits of the inputs explain. `--entry FILE` runs programs as they are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import volta_fn as vf
+from tests.fuzz.plain_control import PLAIN
+from tests.fuzz.programs import on_target
+from tests.fuzz.transform_blocks import BLOCKS, helpers
+from volta_fn import dtypes
+from volta_fn.errors import OutOfBoundsError, VoltaError
+
+_NAMES = re.compile(r"\b[xv]\d+\b")
+_SIZES = (1, 2, 3, 3, 4, 5)
+_HALVES = ("bfloat16", "float16")
+#: The most elements of a value.
+_LARGEST = 400
+#: Transformations, and how often they are drawn.
+_STEPS = {
+    "grad": 4, "vjp": 2, "jvp": 3, "linearize": 1, "jacrev": 1, "jacfwd": 1, "checkpoint": 2, "checkpoint_dots": 1, "jit": 1, "vmap": 3,
+    "vmap_last": 2, "vmap_first_input": 2, "vmap_others": 2, "map": 1, "scan": 1, "cond": 1, "descent": 1,
+}  # fmt: skip
+#: Ways to run a program here: a target, and whether it is compiled, and may take the memory of its arguments for its results.
+WAYS = (("numpy", "eager"), ("native", "jit"), ("native", "eager"), ("native", "donated"), ("numpy", "jit"))
+#: How far apart results of equal inputs may be, relative to the largest, by the bits of a float.
+_TOLERANCE = {"float64": 1e-8, "float32": 1e-3, "bfloat16": 0.3, "float16": 0.1}
+
+Function = Callable[..., tuple[Any, ...]]
+
+
+def normal(seed: int, shape: tuple[int, ...], dtype: str = "float64") -> np.ndarray:
+    """Return normal numbers."""
+    return np.asarray(np.random.default_rng(seed).standard_normal(shape), np.dtype(getattr(ml_dtypes, dtype, dtype)))
+
+
+def integers(seed: int, shape: tuple[int, ...], low: int, high: int) -> np.ndarray:
+    """Return integers from `low` up to but without `high`, or `low` alone."""
+    return np.asarray(np.random.default_rng(seed).integers(low, max(high, low + 1), shape), np.int32)
+
+
+@dataclass(frozen=True)
+class Program:
+    """Inputs and statements by name, results, and the transformations of the function that they are, the innermost first."""
+
+    inputs: dict[str, str] = field(default_factory=dict)
+    lines: tuple[tuple[str, str], ...] = ()
+    results: tuple[str, ...] = ()
+    chain: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        statements = [f"{name} = {text}" for name, text in (*self.inputs.items(), *self.lines)]
+        return "\n".join([*statements, f"return {', '.join(self.results)}", " ".join(["then", *self.chain])])
+
+    @classmethod
+    def parse(cls, text: str) -> Program:
+        """Return the program of a text as `str` writes it, without lines that begin with #."""
+        *statements, results, chain = [line for line in text.strip().split("\n") if not line.startswith("#")]
+        pairs = [line.partition(" = ")[::2] for line in statements]
+        inputs = {name: value for name, value in pairs if name.startswith("x")}
+        lines = tuple([(name, value) for name, value in pairs if name.startswith("v")])
+        return cls(inputs, lines, tuple(results.removeprefix("return ").split(", ")), tuple(chain.split()[1:]))
+
+    def needed(self) -> Program:
+        """Return the part of the program that its results depend on."""
+        wanted, lines = set(self.results), []
+        for name, text in reversed(self.lines):
+            if name in wanted:
+                wanted.update(_NAMES.findall(text))
+                lines.append((name, text))
+        return replace(self, inputs={name: text for name, text in self.inputs.items() if name in wanted}, lines=tuple(lines[::-1]))
+
+    def arguments(self) -> list[np.ndarray]:
+        """Return the arguments."""
+        return [eval(text, {"normal": normal, "integers": integers}) for text in self.inputs.values()]
+
+    def function(self, space: dict[str, Any]) -> Function:
+        """Return the transformed program, by volta_fn or JAX."""
+        codes = [(name, compile(text, text, "eval")) for name, text in self.lines]
+
+        def function(*arguments: Any) -> tuple[Any, ...]:
+            values = dict(zip(self.inputs, arguments, strict=True))
+            for name, code in codes:
+                values[name] = eval(code, {**space, **values})
+            return tuple([values[name] for name in self.results])
+
+        for step in self.chain:
+            function = _transformed(step, function, space["jax"])
+        return function
+
+
+def namespace(jax: Any) -> dict[str, Any]:
+    """Return the names that programs use, of volta_fn or JAX."""
+    return {"jax": jax, "jnp": jax.numpy, "lax": jax.lax, "np": np, "T": helpers(jax)}
+
+
+def _is_float(x: Any) -> bool:
+    return x.dtype in dtypes.FLOATS
+
+
+def _transformed(step: str, function: Function, jax: Any) -> Function:
+    """Return a function of the same arguments, by one transformation of another."""
+    jnp, lax = jax.numpy, jax.lax
+    weights = lambda x: jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape)
+    positions = lambda xs: [i for i, x in enumerate(xs) if _is_float(x)]
+
+    def of_floats(xs: Sequence[Any]) -> Function:
+        """Return the function with float results of its float arguments."""
+
+        def of_some(*some: Any) -> tuple[Any, ...]:
+            values = [*xs]
+            for i, x in zip(positions(xs), some, strict=True):
+                values[i] = x
+            return tuple([r for r in function(*values) if _is_float(r)])
+
+        return of_some
+
+    def total(xs: Sequence[Any]) -> Callable[..., Any]:
+        zero = jnp.zeros((), jnp.float64 if any(x.dtype == np.float64 for x in xs) else jnp.float32)
+        return lambda *some: sum([(r * weights(r)).sum().astype(zero.dtype) for r in of_floats(xs)(*some)], start=zero)
+
+    some = lambda xs: tuple([xs[i] for i in positions(xs)])
+    argnums = lambda xs: tuple(range(len(some(xs))))
+    leaves = lambda tree: tuple(jax.tree.leaves(tree))
+    tangents = lambda xs: tuple([jnp.cos(3 * x) for x in some(xs)])
+
+    def copies(x: Any, axis: int) -> Any:
+        return jnp.stack([x, jnp.roll(x, 1), 0.5 * x if _is_float(x) else x], axis)
+
+    def vmap(*xs: Any) -> tuple[Any, ...]:
+        axes = [{"vmap": 0, "vmap_last": -1}.get(step, 0 if (i == 0) == (step == "vmap_first_input") else None) for i in range(len(xs))]
+        if all(axis is None for axis in axes):
+            axes[0] = 0
+        stacks = [x if axis is None else copies(x, axis) for x, axis in zip(xs, axes, strict=True)]
+        return tuple(jax.vmap(function, tuple(axes), -1 if step == "vmap_last" else 0)(*stacks))
+
+    def scan(*xs: Any) -> tuple[Any, ...]:
+        def body(carry: Any, _: None) -> tuple[Any, Any]:
+            results = function(*[x * carry.astype(x.dtype) if _is_float(x) else x for x in xs])
+            return carry + 0.1 * sum([jnp.tanh(r).mean().astype(carry.dtype) for r in results if _is_float(r) and r.size], start=0), results
+
+        carry, stacked = lax.scan(body, jnp.ones((), some(xs)[0].dtype), None, 2)
+        return (carry, *stacked)
+
+    def descent(*xs: Any) -> tuple[Any, ...]:
+        gradient = jax.grad(total(xs), argnums(xs))
+        move = lambda i, ps: tuple([p - (0.1 * g).astype(p.dtype) for p, g in zip(ps, gradient(*ps), strict=True)])
+        return tuple(lax.fori_loop(0, 2, move, some(xs)))
+
+    def vjp(*xs: Any) -> tuple[Any, ...]:
+        results, pull = jax.vjp(of_floats(xs), *some(xs))
+        return (*results, *pull(tuple(map(weights, results))))
+
+    def conditional(*xs: Any) -> tuple[Any, ...]:
+        other = lambda *ys: tuple([r * 2 if _is_float(r) else r for r in function(*ys)])
+        return tuple(lax.cond(some(xs)[0].sum() > 0, other, function, *xs))
+
+    first = lambda xs: lambda *ys: tuple([r.reshape(-1)[:2] for r in of_floats(xs)(*ys)])
+    policy = jax.checkpoint_policies.dots_saveable
+    ways: dict[str, Function] = {
+        "grad": lambda *xs: jax.grad(total(xs), argnums(xs))(*some(xs)),
+        "vjp": vjp,
+        "jvp": lambda *xs: leaves(jax.jvp(of_floats(xs), some(xs), tangents(xs))),
+        "linearize": lambda *xs: leaves(jax.linearize(of_floats(xs), *some(xs))[1](*tangents(xs))),
+        "jacrev": lambda *xs: leaves(jax.jacrev(first(xs), argnums(xs))(*some(xs))),
+        "jacfwd": lambda *xs: leaves(jax.jacfwd(first(xs), argnums(xs))(*some(xs))),
+        "checkpoint": jax.checkpoint(function),
+        "checkpoint_dots": jax.checkpoint(function, policy=policy),
+        "jit": jax.jit(function),
+        "map": lambda *xs: leaves(lax.map(lambda ys: function(*ys), tuple([copies(x, 0) for x in xs]))),
+        "scan": scan,
+        "cond": conditional,
+        "descent": descent,
+    }
+    return vmap if step.startswith("vmap") else ways[step]
+
+
+OURS = namespace(vf)
+
+
+class Draft:
+    """A program under construction, whose statements are evaluated one by one."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self._dtype = self.draw.choice(("float64",) * 6 + ("float32",) * 3 + _HALVES)
+        self._sizes = [self.draw.choice(_SIZES) for _ in range(2)]
+        if self.draw.random() < 0.04:
+            self._sizes[0] = 0
+        self._inputs: dict[str, str] = {}
+        self._lines: list[tuple[str, str]] = []
+        self._values: dict[str, Any] = {}
+
+    def _input(self, text: str) -> str:
+        name = f"x{len(self._inputs)}"
+        self._inputs[name] = text
+        self._values[name] = vf.numpy.asarray(eval(text, {"normal": normal, "integers": integers}))
+        return name
+
+    def new(self, shape: tuple[int, ...]) -> str:
+        """Return a new input of normal numbers."""
+        return self._input(f"normal({self.draw.randrange(10**6)}, {shape}, '{self._dtype}')")
+
+    def integers(self, shape: tuple[int, ...], low: int, high: int) -> str:
+        """Return a new int32 input of numbers from `low` up to but without `high`."""
+        return self._input(f"integers({self.draw.randrange(10**6)}, {shape}, {low}, {high})")
+
+    def pick(self, rank: int | None = None, least: int = 1) -> str:
+        """Return a floating-point variable of a rank, or at least of one."""
+        fits = [n for n, v in self._values.items() if _is_float(v) and v.ndim >= least and (rank is None or v.ndim == rank)]
+        if fits and self.draw.random() < 0.85:
+            return self.draw.choice(fits[-4:])
+        return self.new(tuple([self.draw.choice(self._sizes) for _ in range(rank or self.draw.choice((1, 1, 2, 3)))]))
+
+    def like(self, name: str) -> str:
+        """Return another variable of the same shape, or a new input."""
+        fits = [n for n, v in self._values.items() if _is_float(v) and v.shape == self.shape(name) and v.dtype == self._values[name].dtype]
+        return self.draw.choice(fits) if len(fits) > 1 and self.draw.random() < 0.6 else self.new(self.shape(name))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a variable."""
+        return tuple(self._values[name].shape)
+
+    def add(self) -> None:
+        """Add a statement, unless it is refused or too large."""
+        inputs, values = dict(self._inputs), dict(self._values)
+        block = self.draw.choices([*BLOCKS], [*BLOCKS.values()])[0]
+        text = block(self)
+        name = f"v{len(self._lines)}"
+        try:
+            value = eval(text, {**OURS, **self._values})
+        except Exception:  # JAX may accept it: `check` says so
+            value = None
+        if value is not None and (value.size > _LARGEST or value.ndim > 5):
+            self._inputs, self._values = inputs, values
+            return
+        self._lines.append((name, text))
+        if value is not None:
+            self._values[name] = value
+
+    def programs(self, count: int) -> Iterator[Program]:
+        """Yield the program by several chains."""
+        for _ in range(count):
+            names = [name for name, _ in self._lines]
+            results = names[-1:] if self.draw.random() < 0.5 else sorted(self.draw.sample(names, self.draw.randint(1, len(names))))
+            chain = self.draw.choices([*_STEPS], [*_STEPS.values()], k=self.draw.choice((0, 1, 1, 2, 2, 3)))
+            yield replace(Program(self._inputs, tuple(self._lines), tuple(results)).needed(), chain=tuple(chain))
+
+
+def drawn(seed: int, count: int) -> list[Program]:
+    """Return the programs of a seed: one draft in several ways."""
+    draft = Draft(seed)
+    with on_target("numpy"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted = draft.draw.choice((1, 1, 2, 3))
+        while len(draft._lines) < wanted:
+            draft.add()
+    return [program for program in draft.programs(count) if any("normal" in text for text in program.inputs.values())]
+
+
+Values = list[np.ndarray]
+
+
+class Reference:
+    """What plain Python or JAX gives in float64, and by how much that changes with the last digits of the inputs."""
+
+    def __init__(self, program: Program, with_jax: bool = False) -> None:
+        self.arguments = program.arguments()
+        self._spread: list[np.ndarray] | None = None
+        self._jax: Any = None
+        # JAX's attention computes its weights in float32 at most.
+        self._least = 1e-4 if with_jax and "attention" in str(program) else 0.0
+        if not with_jax:
+            self._function = program.function(namespace(PLAIN))
+            self.dtypes = [x.dtype for x in run_function(self._function, self.arguments)]
+        else:
+            # Optimised code would take twice as long to make, and is run once.
+            os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+            import jax
+
+            self._jax = jax
+            self._function = jax.jit(program.function(namespace(jax)))
+            with jax.enable_x64(True):
+                self.dtypes = [x.dtype for x in jax.eval_shape(self._function, *self.arguments)]
+        self.values = self._run(self.arguments)
+
+    def _run(self, arguments: Sequence[np.ndarray]) -> Values:
+        wide = [x.astype(np.float64) if _is_float(x) else x for x in arguments]
+        if self._jax is None:
+            return run_function(self._function, wide)
+        with self._jax.enable_x64(True), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return [np.asarray(x) for x in self._function(*wide)]
+
+    def _spreads(self) -> Values:
+        """Return how much results change when inputs change in their last digits."""
+        if self._spread is None:
+            self._spread = [np.zeros(x.shape) for x in self.values]
+            for seed in range(4):
+                rng = np.random.default_rng(seed)
+                step = lambda x, rng=rng: float(ml_dtypes.finfo(x.dtype).eps) * rng.choice([-2.0, 2.0], x.shape)
+                moved = [x.astype(np.float64) * (1 + step(x)) if _is_float(x) else x for x in self.arguments]
+                for spread, other, value in zip(self._spread, self._run(moved), self.values, strict=True):
+                    np.fmax(spread, _distance(other, value), out=spread)
+        return self._spread
+
+    def difference(self, results: Sequence[np.ndarray]) -> str | None:
+        """Return how results differ from these."""
+        if len(results) != len(self.values):
+            return f"{len(results)} results instead of {len(self.values)}"
+        for number, (result, value, dtype) in enumerate(zip(results, self.values, self.dtypes, strict=True)):
+            if result.shape != value.shape or (result.dtype.kind != "i" and result.dtype != dtype):
+                return f"result {number} is {result.dtype}{result.shape} instead of {dtype}{value.shape}"
+            narrowest = min(
+                [x.dtype for x in (*self.arguments, result) if _is_float(x)], key=lambda d: (d.itemsize, -ml_dtypes.finfo(d).eps)
+            )
+            bound = max(_TOLERANCE[narrowest.name], self._least) * (1 + np.max(np.abs(value), initial=0.0, where=np.isfinite(value)))
+            distance = _distance(result, value)
+            if narrowest.name in _HALVES:  # what is computed on the way may overflow
+                distance[~np.isfinite(result) & (np.abs(value) > float(ml_dtypes.finfo(narrowest).max) ** 0.5)] = 0.0
+            if (distance > bound).any():
+                wrong = distance > bound + 1000 * self._spreads()[number]
+                if wrong.any():
+                    where = tuple(map(int, np.argwhere(wrong)[0]))
+                    return f"result {number} element {where} is {result[where]} instead of {value[where]} ({wrong.sum()} of {wrong.size})"
+        return None
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return how far apart values are: infinite where only one is a number."""
+    with np.errstate(all="ignore"):
+        x, y = [v.astype(np.complex128 if v.dtype.kind == "c" else np.float64) for v in (a, b)]
+        difference = np.abs(x - y)
+        return np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.where(np.isnan(difference), np.inf, difference))
+
+
+def run_function(function: Function, arguments: Sequence[np.ndarray], target: str = "numpy") -> Values:
+    """Return a function's results on a target."""
+    with on_target(target), warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return [np.asarray(x) for x in function(*map(vf.numpy.asarray, arguments))]
+
+
+def run(program: Program, way: tuple[str, str]) -> Values:
+    """Return a program's results here."""
+    target, how = way
+    function, arguments = program.function(OURS), program.arguments()
+    if how != "eager":
+        function = vf.jit(function, donate_argnums=range(len(arguments)) if how == "donated" else ())
+    return run_function(function, arguments, target)
+
+
+def concurrent(programs: Sequence[Program], threads: int = 4) -> list[str]:
+    """Run programs from several threads at once, in another order each; return how results differ from those of one thread."""
+    alone = [run(program, ("native", "jit" if number % 2 else "eager")) for number, program in enumerate(programs)]
+    vf.clear_caches()
+    functions = [program.function(OURS) for program in programs]
+    functions = [vf.jit(function) if number % 2 else function for number, function in enumerate(functions)]
+    reports: list[str] = []
+
+    def work(thread: int) -> None:
+        for number in random.Random(thread).sample(range(len(programs)), len(programs)):
+            arguments = map(vf.numpy.asarray, programs[number].arguments())
+            try:
+                results = [np.asarray(x) for x in functions[number](*arguments)]
+            except Exception as error:
+                reports.append(f"{type(error).__name__}: {error!s:.300}\n{programs[number]}")
+                continue
+            for result, value in zip(results, alone[number], strict=True):
+                if result.dtype != value.dtype or result.tobytes() != value.tobytes():
+                    reports.append(f"{result} instead of {value}\n{programs[number]}")
+
+    with warnings.catch_warnings(), on_target("native"):
+        warnings.simplefilter("ignore")
+        workers = [threading.Thread(target=work, args=(thread,)) for thread in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    return reports
+
+
+def fault(program: Program, way: tuple[str, str], reference: Reference | None = None, with_jax: bool = False) -> str | None:
+    """Return how a program differs from its reference, or its error; None if it is right, or refused there, too."""
+    if reference is None:
+        try:
+            reference = Reference(program, with_jax)
+        except Exception:
+            return None
+    try:
+        return reference.difference(run(program, way))
+    except OutOfBoundsError:  # which compiled programs drop
+        return None if way[1] == "eager" else "OutOfBoundsError"
+    except Exception as error:
+        # Matrices of 16 bits, and what no derivative passes, which a branch that is not taken may have.
+        refusals = ("computes in", "cannot pass a while_loop", "a custom_vjp rule, which has only a reverse derivative")
+        if isinstance(error, VoltaError) and any(text in str(error) for text in refusals):
+            return None
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__}: {error!s:.300} ({Path(last.filename).name}:{last.lineno})"
+
+
+def minimised(program: Program, way: tuple[str, str], text: str, with_jax: bool = False) -> Program:
+    """Return a small program with the same kind of fault."""
+    smallest, changed = program, True
+    while changed:
+        changed = False
+        for candidate in _smaller(smallest):
+            other = fault(candidate, way, with_jax=with_jax)
+            if other is not None and other.split(" ")[0] == text.split(" ")[0]:
+                smallest, changed = candidate, True
+                break
+    return smallest
+
+
+def _smaller(program: Program) -> Iterator[Program]:
+    """Yield programs with a part less."""
+    for i in range(len(program.chain)):
+        yield replace(program, chain=program.chain[:i] + program.chain[i + 1 :])
+    if len(program.results) > 1:
+        for name in program.results:
+            yield replace(program, results=(name,)).needed()
+    for number, (name, _) in enumerate(program.lines[:-1]):
+        try:
+            value = run(replace(program, results=(name,), chain=()), WAYS[0])[0]
+        except VoltaError:
+            continue
+        if _is_float(value):
+            new = f"x{1 + max([int(other[1:]) for other in program.inputs], default=0)}"
+            lines = [(n, re.sub(rf"\b{name}\b", new, text)) for i, (n, text) in enumerate(program.lines) if i != number]
+            inputs = program.inputs | {new: f"normal({number}, {value.shape}, '{value.dtype.name}')"}
+            yield replace(
+                program, inputs=inputs, lines=tuple(lines), results=tuple([r for r in program.results if r != name] or [lines[-1][0]])
+            ).needed()
+
+
+def check(
+    seeds: range, ways: Sequence[tuple[str, str]], *, with_jax: bool = False, chains: int = 3, until: float = float("inf")
+) -> tuple[int, list[str]]:
+    """Compare the programs of seeds; return how many there were, and reports of what differs."""
+    count, reports, errors = 0, [], set()
+    for seed in seeds:
+        for number, program in enumerate(drawn(seed, chains)):
+            if time.monotonic() > until:
+                return count, reports
+            try:
+                reference = Reference(program, with_jax)
+            except Exception:  # refused there, too
+                continue
+            count += 1
+            for way in ways:
+                text = fault(program, way, reference)
+                if text is None:
+                    continue
+                report = f"# seed {seed}, program {number}, {', '.join(way)}: {text}\n"
+                place = text.rpartition("(")[2] if not text.startswith("result") else None
+                if place is None or place not in errors:
+                    errors.add(place)
+                    small = minimised(program, way, text, with_jax)
+                    report += f"# {fault(small, way, with_jax=with_jax)}\n{small}\n"
+                reports.append(report)
+                print(report, flush=True)
+                break
+        if seed % 32 == 31:
+            vf.clear_caches()
+            if with_jax:
+                sys.modules["jax"].clear_caches()
+            print(f"{count} programs, up to seed {seed}", file=sys.stderr, flush=True)
+    return count, reports
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz transforms", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--count", type=int, default=20_000, help="how many programs (default 20,000)")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so many minutes")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--gpu", action="store_true", help="on a GPU, instead of machine code and NumPy")
+    parser.add_argument("--jax", action="store_true", help="against JAX, which takes ten times as long")
+    parser.add_argument("--quick", action="store_true", help="eagerly in NumPy alone")
+    parser.add_argument("--entry", type=Path, help="run the programs of a file, separated by empty lines")
+    options = parser.parse_args(argv)
+    ways = (("gpu", "jit"),) if options.gpu else WAYS[:1] if options.quick else WAYS
+    if options.entry is not None:
+        texts = [block for block in options.entry.read_text().split("\n\n") if block.strip()]
+        faults = [(text, way, fault(Program.parse(text), way, with_jax=options.jax)) for text in texts for way in ways]
+        print(*[f"{way}: {difference}\n{text}" for text, way, difference in faults], sep="\n")
+        return any(difference is not None for _, _, difference in faults)
+    start, chains = time.monotonic(), 3
+    seeds = range(options.seed, options.seed + -(-options.count // chains))
+    count, reports = check(seeds, ways, with_jax=options.jax, chains=chains, until=start + 60 * options.minutes)
+    print(f"{count} programs in {time.monotonic() - start:.0f} s, {len(reports)} differences")
+    return bool(reports)
