@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSp
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
-from volta_fn.core.devices.device import current_default_device, find_device, local_devices
+from volta_fn.core.devices.device import Device, current_default_device, find_device, local_devices
 from volta_fn.core.jaxpr import constraints_of, devices_of
 from volta_fn.core.refs import (
     PassedRefError,
@@ -29,7 +29,7 @@ from volta_fn.core.refs import (
 )
 from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, describe_data, function_name, leaf_structure, wraps
 from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
-from volta_fn.errors import ArgumentError, ArgumentTypeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError
 from volta_fn.jit.cache import JitOptions, ProgramCache, Request, key_function, resolve_options, shared_cache
 from volta_fn.jit.compile import OtherContextError, TracedProgram, compiled_once, mesh_key, trace_function, with_wide_inputs
 from volta_fn.jit.eager import SHARDED, check_usable, common_device, on_device
@@ -384,7 +384,8 @@ class PjitFunction(JittedFunction, Generic[P, R_co]):
                 raise
             return self._switch_to_ref_passing(used.refs).trace(args, kwargs)
         traced.donate(request.donated(), request.in_tree)
-        public: PublicTraced = load("volta_fn.jit.stages").Traced(traced, request.in_tree, current_default_device())
+        device = current_default_device() if any(shardings) else _device(request.leaves)
+        public: PublicTraced = load("volta_fn.jit.stages").Traced(traced, request.in_tree, device)
         return public
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
@@ -412,6 +413,16 @@ def _sharding(value: Any) -> Any:
     if isinstance(value, ShapeDtypeStruct):
         return value.sharding if hasattr(value.sharding, "spec") else None
     return value.device.sharding if isinstance(value, ConcreteArray) else None
+
+
+def _device(values: Sequence[Any]) -> Device:
+    """Return the device of arrays and of described ones; others than the default win."""
+    named = {x.sharding.device for x in values if isinstance(x, ShapeDtypeStruct) and hasattr(x.sharding, "device")}
+    arrays = [x for x in values if isinstance(x, ConcreteArray)]
+    others = {*named, common_device(arrays)} - {current_default_device()}
+    if len(others) > 1:
+        raise DeviceError(f"the arguments are on different devices ({', '.join(sorted(map(str, others)))}); move them with device_put")
+    return others.pop() if others else current_default_device()
 
 
 # Calls of jitted functions that use mutable references.

@@ -18,7 +18,7 @@ from volta_fn.compiler.plans import Plan
 from volta_fn.compiler.target import HostStep, Item, LoweredProgram, TargetCapabilities
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, check_option
-from volta_fn.core.devices.device import Device, devices
+from volta_fn.core.devices.device import Device, current_default_device, devices
 from volta_fn.core.devices.device_world import first_described
 from volta_fn.core.devices.propagation import result_shardings
 from volta_fn.core.devices.sharding import SingleDeviceSharding
@@ -27,7 +27,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, constraints_of, devi
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ExecutionError, OutOfMemoryError, TracerError
 from volta_fn.jit.compile import TracedProgram, compile_for, cost_of
-from volta_fn.jit.eager import PIPELINE, SHARDED, check_usable
+from volta_fn.jit.eager import PIPELINE, SHARDED, check_usable, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.settings import current as settings
 from volta_fn.targets.wgsl.program_plan import ProgramPlan, plan_program
@@ -612,13 +612,23 @@ class Compiled(_Stage):
         check_usable(values)
         shardings = tuple([v.device.sharding for v in values])
         if not self._is_split and not any(shardings):
-            return self._run(values)
+            return self._run(self._moved(values))
         run = self._run_by_shardings.get(shardings)
         if run is None:
             run = self._run_by_shardings[shardings] = SHARDED.sharded_program(self._traced, values)
         return run(values)
 
     call = __call__
+
+    def _moved(self, values: Sequence[Array]) -> Sequence[Array]:
+        """Return the arguments, copied from the default device to the program's."""
+        devices = {v.device for v in values} - {self._device}
+        if others := devices - {current_default_device()}:
+            raise DeviceError(
+                f"{self.fun_name} was compiled for {self._device}, but an argument is on {others.pop()}; move it with device_put, or lower "
+                "the function for arrays of that device"
+            )
+        return on_device(values, self._device) if devices else values
 
     @property
     def input_shardings(self) -> Any:

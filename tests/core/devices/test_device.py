@@ -155,6 +155,27 @@ def test_arguments_on_different_devices_are_refused(second: Device, monkeypatch:
             use()
 
 
+def test_a_lowered_function_is_for_the_device_of_what_it_was_lowered_for(second: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module._devices_by_platform, "cpu", vf.devices("cpu"))
+    vf.set_cpu_devices(2)
+    x, y = vf.device_put(np.arange(3.0), "other"), jnp.asarray(np.arange(3.0))
+    third = vf.device_put(np.arange(3.0), vf.devices("cpu")[1])
+    described = vf.ShapeDtypeStruct(x.shape, x.dtype, sharding=vf.sharding.SingleDeviceSharding(second))
+    f = vf.jit(lambda x, y: x + y)
+    for arguments in ((x, y), (y, x), (described, y), (described, described)):
+        compiled = f.lower(*arguments).compile()
+        assert compiled.input_shardings[0][0].device is second
+        for result in (compiled(x, x), compiled(x, y), compiled(y, y)):
+            assert result.device is second
+            np.testing.assert_array_equal(result, [0.0, 2.0, 4.0])
+        with pytest.raises(DeviceError, match=r"compiled for other:0, but an argument is on cpu:1; .*device_put"):
+            compiled(x, third)
+    with pytest.raises(DeviceError, match=r"different devices.*device_put"):
+        f.lower(described, third)
+    with pytest.raises(DeviceError, match=r"compiled for cpu:0, but an argument is on other:0"):
+        f.lower(y, y).compile()(y, x)
+
+
 def test_the_environment_chooses_the_default() -> None:
     code = "import volta_fn as vf; print(vf.numpy.ones(1).device)"
 
