@@ -10,7 +10,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.transforms.call_rules import split_call
+from volta_fn.transforms.call_rules import partial_eval_recomputing
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
 W = np.linspace(-1, 1, 9, dtype=np.float32).reshape(3, 3)
@@ -52,7 +52,7 @@ def test_derivatives_have_the_same_bits(function: Callable[..., Any], count: int
 
 def test_the_programs_are_well_formed() -> None:
     closed = vf.make_jaxpr(lambda *args: vf.jvp(layers, args[:2], args[2:]))(W, X, W, X)
-    primal, waiting, out_unknown = split_call(closed, [False, False, True, True])
+    primal, waiting, out_unknown = partial_eval_recomputing(closed, [False, False, True, True])
     assert out_unknown == [False, True]
     vf.check_jaxpr(primal)
     vf.check_jaxpr(waiting)
