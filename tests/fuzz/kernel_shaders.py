@@ -14,16 +14,19 @@ os.environ.setdefault("GALLIVM_PERF", "nopt")  # Mesa's software GPU need not op
 import volta_fn as vf
 from tests.fuzz.kernels import Run
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.compiler.target import TargetCapabilities, forced
 from volta_fn.targets.gpu.adapter import Gpu
 from volta_fn.targets.gpu.backend import GpuBackend
 from volta_fn.targets.gpu.driver import BoundRange, Readback, Step
 from volta_fn.targets.gpu.memory import Block
 from volta_fn.targets.gpu.pipelines import ALL, Pipeline
 from volta_fn.targets.nvidia import compilation
+from volta_fn.targets.wgsl import loops, matmul
+from volta_fn.targets.wgsl.loops.emit_values import Buffers
+from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars.number import is_supported
-from volta_fn.targets.wgsl.target import WgslTarget, all_kernel_routines
+from volta_fn.targets.wgsl.target import WgslTarget
 
 #: Guard bytes before and after an array, and what they are. Results are full of ones before they are written: NaN.
 _GUARD, _UNWRITTEN = 0xA5, 0xFF
@@ -81,14 +84,14 @@ class Shaders:
             for run in runs:
                 for block in run.blocks:
                     gpu.driver.free(block.handle)
-                for group in run.workgroups:
+                for group in run.groups:
                     gpu.driver.release_group(group)
 
     def _trials(self, kernel: Kernel) -> Iterator[_Trial]:
         for places in ({}, *_placements(kernel, self.target)):
             routines: dict[tuple[object, ...], tuple[str, Routine]] = {}
             for name, capabilities_ in self.devices.items():
-                for way, routine in all_kernel_routines(kernel, capabilities_, places):
+                for way, routine in _routines(kernel, capabilities_, places):
                     key = (tuple([(d.source, d.workgroups, d.buffers) for d in routine.dispatches]), routine.workspaces)
                     routines.setdefault(key, (name + way, routine))
             for way, routine in routines.values():
@@ -174,3 +177,27 @@ def _placements(kernel: Kernel, target: WgslTarget) -> list[dict[int, int]]:
             if output not in together and operand not in together.values():
                 together[output] = operand
     return [together] if together else []
+
+
+def _routines(kernel: Kernel, capabilities: TargetCapabilities, overwrites: Mapping[int, int]) -> Iterator[tuple[str, Routine]]:
+    """Yield every routine that may be generated for a kernel, with the choices that are forced for it."""
+    if not overwrites:
+        for product in matmul.contraction_options(kernel, capabilities):
+            if (routine := matmul.contraction(kernel, capabilities, options=product)) is not None:
+                yield f"product: {forced(product)}", routine
+    for options in loops.options_of(kernel, capabilities):
+        yield f"loops: {forced(options)}", loops.routine(kernel, capabilities, overwrites, options)
+    if not overwrites and kernel.stores and is_small(kernel, capabilities) and (routine := _with_itself(kernel, capabilities)) is not None:
+        yield "in one dispatch with another", routine
+
+
+def _with_itself(kernel: Kernel, capabilities: TargetCapabilities) -> Routine | None:
+    """Return a dispatch of a small kernel twice, first with workspaces for results."""
+    count, stores = len(kernel.inputs), len(kernel.stores)
+    inputs = tuple(range(count))
+    together = FusedKernels(capabilities)
+    first = together.add(Member(kernel, Buffers(inputs, tuple(range(count + stores, count + 2 * stores)))))
+    if first is None:
+        return None
+    both = together.add(Member(kernel, Buffers(inputs, tuple(range(count, count + stores)))))
+    return None if both is None else Routine((both,), tuple([b.size * b.dtype.itemsize for b in kernel.outputs]))

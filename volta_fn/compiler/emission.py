@@ -157,7 +157,7 @@ class Slots:
 
     def arrays(self) -> tuple[Any, ...]:
         """Return the constants."""
-        return tuple([s.array for s in self.constants.values() if s.array is not None])
+        return tuple([s.array for s in self.constants.values()])
 
 
 # Which values of a lowered program may share memory.
@@ -266,8 +266,6 @@ def _pairs_by_path(program: LoweredProgram, donated: Sequence[bool]) -> list[tup
             arguments[number] = argument
     return list(arguments.items())
 
-
-# The writer of commands.
 
 # Loops: the slots of their operands and results, by what they are for.
 
@@ -381,6 +379,8 @@ def params_of(item: Item) -> dict[str, Any]:
     return item.node.params
 
 
+# The writer of commands.
+
 #: No result takes the memory of an argument.
 NO_REUSE: Mapping[int, int] = MappingProxyType({})
 
@@ -426,7 +426,7 @@ class ProgramWriter:
         inputs = [self.slots.caller() for _ in jaxpr.invars]
         results = {var: inputs[reuse[n]] if n in reuse else self.slots.caller() for n, var in enumerate(program.results)}
         destinations: list[Slot | None] = [results.get(program.root(v)) if isinstance(v, Var) else None for v in jaxpr.outvars]
-        seen: set[Slot] = set()
+        seen: set[Slot] = set()  # outputs with a common root are one result, which is stored once
         for number, slot in enumerate(destinations):
             if slot in seen:
                 destinations[number] = None

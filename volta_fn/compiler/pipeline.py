@@ -265,7 +265,8 @@ def _item(node: ProgramNode, target: Target) -> Item:
 
 def _equation_key(eqn: Equation, target: Target) -> RoutineKey | None:
     name, avals = eqn.primitive.name, tuple([v.aval for v in eqn.invars])
-    # A conversion that kernels can compute is one, fused or not: routines of conversions are for other dtypes, such as float8.
+    # An elementwise equation that kernels support is always a kernel. The only elementwise routines are conversions of dtypes that kernels
+    # lack, such as float8.
     if name not in target.equations or (is_elementwise(eqn) and target.computes(eqn)):
         return None
     key = (name, tuple([(a.shape, a.dtype) for a in avals]), tuple(sorted(eqn.params.items())))

@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.emission import CommandScope, Slot
 from volta_fn.compiler.ir.kernel import KernelCall, interpret
-from volta_fn.compiler.target import Passes, HostStep, Item, LoweredProgram
+from volta_fn.compiler.target import HostStep, Item, LoweredProgram, Passes
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import CompilerError
 from volta_fn.runtime.llvm.host import Host, generating_for, llvm

@@ -12,7 +12,6 @@ import os
 import re
 import tempfile
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.caches import KeyedWeakref
 from volta_fn.errors import DeviceError, OutOfMemoryError, VoltaError
 from volta_fn.lazy_imports import load
 from volta_fn.runtime.llvm.machine import compile_object, load_object
@@ -356,6 +356,7 @@ class WgpuDriver:
 
         def part(start: int) -> ReplayPart:
             address, count = first + 8 * WORDS * start, min(_PART, len(steps) - start)
+            # The default keeps the table alive, whose address is used.
             return ReplayPart(count, lambda table=table: write(self.open_pass(), address, count))  # type: ignore[misc]
 
         return [part(start) for start in range(0, len(steps), _PART)]
@@ -367,7 +368,7 @@ class WgpuDriver:
 
     def submit(self, number: int) -> None:
         """Submit the commands written so far as a batch."""
-        self._encoder()
+        self._encoder()  # which may be missing: batches without commands are submitted, too
         encoder, self.encoder = self.encoder, None
         commands = None
         try:
@@ -483,7 +484,7 @@ class _Copy:
         #: Its number once it is submitted; 0 before.
         self.number = 0
         #: The weak reference that reports the end of the readback; None afterwards.
-        self.end: _End | None = None
+        self.end: KeyedWeakref[WgpuReadback] | None = None
 
 
 class WgpuReadback:
@@ -491,26 +492,15 @@ class WgpuReadback:
 
     __slots__ = ("__weakref__", "copy")
 
-    def __init__(self, copy: _Copy, gone: deque[_End]) -> None:
+    def __init__(self, copy: _Copy, gone: deque[KeyedWeakref[WgpuReadback]]) -> None:
         self.copy = copy
-        copy.end = _End(self, gone.append)
-        copy.end.copy = copy
+        copy.end = KeyedWeakref(self, gone.append)
+        copy.end.key = copy
 
     @property
     def submitted(self) -> bool:
         """Whether its batch is submitted."""
         return self.copy.number != 0
-
-
-class _End(weakref.ref[WgpuReadback]):
-    """A weak reference that appends itself to a list when its readback is collected.
-
-    As with `memory.LeaseEnd`, no Python code runs then.
-    """
-
-    __slots__ = ("copy",)
-
-    copy: _Copy
 
 
 class WgpuReadbacks:
@@ -524,7 +514,7 @@ class WgpuReadbacks:
         self.requested: list[WgpuReadback] = []
         self.expected: set[int] = set()
         self.statuses: dict[int, int] = {}
-        self.gone: deque[_End] = deque()
+        self.gone: deque[KeyedWeakref[WgpuReadback]] = deque()
         self.free: dict[int, list[Any]] = {}
         self._callback = self.ffi.callback("WGPUBufferMapCallback", self._arrive)
         self._info = self.ffi.new("WGPUBufferMapCallbackInfo *", {"mode": _ALLOW_PROCESS_EVENTS, "callback": self._callback})
@@ -552,7 +542,7 @@ class WgpuReadbacks:
         They must have arrived: the library would otherwise report the next readback in such a buffer when the first one arrives.
         """
         while self.gone:
-            copy = self.gone[0].copy
+            copy = self.gone[0].key
             if copy.handle is not None and copy.number not in self.statuses:
                 return
             self.gone.popleft()
@@ -607,7 +597,7 @@ class WgpuReadbacks:
         """Release all buffers; nothing uses the device any more."""
         self.clear()
         while self.gone:
-            copy = self.gone.popleft().copy
+            copy = self.gone.popleft().key
             if copy.handle is not None:
                 self.lib.wgpuBufferRelease(copy.handle)
 

@@ -27,13 +27,13 @@ def shaders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(tiles, "_LONG", 1)
     results: list[str] = []
     assert GPU.backend.gpu, "the device is open, for which some are compiled, too"
-    make = Pipelines.make
+    compiled = Pipelines._compiled
 
-    def watched(self: Pipelines, source: str, *rest: Any, **options: Any) -> Any:
+    def watched(self: Pipelines, source: str, *rest: Any) -> Any:
         results.append(source)
-        return make(self, source, *rest, **options)
+        return compiled(self, source, *rest)
 
-    monkeypatch.setattr(Pipelines, "make", watched)
+    monkeypatch.setattr(Pipelines, "_compiled", watched)
     return results
 
 

@@ -33,7 +33,7 @@ def test_wgsl_has_no_header() -> None:
     assert header_of("@compute @workgroup_size(64) fn main() {}") is None
 
 
-def test_parameters_are_maps_then_pointers_then_the_grid() -> None:
+def test_parameters_are_maps_then_pointers_then_no_grid() -> None:
     encoded: list[tuple[TensorMap, int]] = []
 
     def encode(map_: TensorMap, address: int) -> bytes:
@@ -41,11 +41,11 @@ def test_parameters_are_maps_then_pointers_then_the_grid() -> None:
         return bytes([len(encoded)]) * 128
 
     tables = {(0, 2): 1 << 43}
-    block = parameter_block(HEADER, [1 << 40, 1 << 41, 1 << 42], 7, encode, tables.__getitem__)
+    block = parameter_block(HEADER, [1 << 40, 1 << 41, 1 << 42], encode, tables.__getitem__)
     assert encoded == [(MAP, (1 << 41) + 32), (HEADER.maps[1], 1 << 40)]
-    assert block == b"\1" * 128 + b"\2" * 128 + struct.pack("<4Q", 1 << 40, 1 << 41, 1 << 42, 7)
-    shared = parameter_block(KernelHeader(32, 0, (), (0, 2)), [1 << 40], 7, encode, tables.__getitem__)
-    assert shared == struct.pack("<3Q", 1 << 40, 1 << 43, 7)
+    assert block == b"\1" * 128 + b"\2" * 128 + struct.pack("<4Q", 1 << 40, 1 << 41, 1 << 42, 0)
+    shared = parameter_block(KernelHeader(32, 0, (), (0, 2)), [1 << 40], encode, tables.__getitem__)
+    assert shared == struct.pack("<3Q", 1 << 40, 1 << 43, 0)
 
 
 def test_a_module_has_bindings_and_is_never_fused() -> None:

@@ -244,7 +244,7 @@ class Device:
             _check_program(closed, self.backend.hardware().driver)
 
     def members(self) -> set[Device]:
-        """Return a tuple of the device alone; groups return their devices."""
+        """Return a set of the device alone; groups return their devices."""
         return {self}
 
     @property

@@ -1,4 +1,4 @@
-"""The GPU of an adapter, and what it has while it is open."""
+"""An open GPU and what it has; opening it again after a loss; timed schedules."""
 
 from __future__ import annotations
 
@@ -170,9 +170,10 @@ class Gpu:
     # memory
 
     def lease_scratch(self, sizes: Sequence[int]) -> list[Lease]:
-        """Return blocks for a program's temporary values.
+        """Return leases of blocks for a program's temporary values.
 
-        All programs that are one command list share them.
+        All programs without steps on the host share these *scratch* blocks, since the queue executes one after another. So their addresses
+        are the same in every call, and recordings stay valid.
         """
         leases: dict[int, list[Lease]] = {}
         temporaries = []
@@ -181,8 +182,8 @@ class Gpu:
             of_kind, shared = leases.setdefault(kind, []), self.scratch.get(kind, [])
             of_kind.append(shared[len(of_kind)] if len(of_kind) < len(shared) else self.pool.lease(size))
             temporaries.append(of_kind[-1])
-        # Only now, since leasing drops all scratch blocks if memory is short. A recording would keep writing to those that are not in the
-        # table, which the pool gives to others after this call.
+        # The table is updated last: a lease that runs out of memory empties it. A block that this program uses, but that is not in the
+        # table, returns to the pool after this call, while the program's recordings still write to it.
         for kind, of_kind in leases.items():
             if len(of_kind) > len(self.scratch.get(kind, [])):
                 self.scratch[kind] = of_kind
@@ -243,14 +244,14 @@ def release_abandoned() -> None:
 
 
 def _release_scratch(scratch: dict[int, list[Lease]], queue: Queue) -> None:
-    # Recordings that write to these blocks end now: the wait may raise, and the pool gives the blocks to others after that, too.
+    # Recordings that write to the scratch blocks become invalid before the wait: if it raises, the pool gives the blocks to others, too.
     queue.pool.releases += 1
     scratch.clear()
     queue.wait()
 
 
 def _release_free_blocks(pool: Pool, queue: Queue) -> None:
-    # Scratch blocks stay: nothing else keeps them while the graph is made of a recording that uses them.
+    # The scratch blocks stay, as this is called while a graph is made of a recording that uses them: nothing but the table keeps them.
     with queue.lock:
         queue.wait()
         pool.trim()

@@ -69,7 +69,7 @@ class BoundRange(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A dispatch ready to be written: a `commands.Run` with the driver's objects.
+    """A dispatch ready to be written: a `wgsl.commands.Run` with the driver's objects.
 
     An indirect one reads its grid, three 32-bit words, at an offset in the memory `grid_buffer`. These are either `workgroups` or zeros.
     """
@@ -92,7 +92,7 @@ AnyStep = Step | Repeat
 
 
 class ReplayPart(NamedTuple):
-    """A part of a recording: its dispatches, and the function that writes them again."""
+    """A part of a replay: a number of dispatches, and what writes them."""
 
     dispatches: int
     write: Callable[[], None]
@@ -167,7 +167,7 @@ class Driver(Protocol):
     description: Description
     errors: Errors
     readbacks: Readbacks
-    #: Called when memory is short, by any thread: releases the blocks of memory that are free.
+    #: Called when memory is short, by any thread: releases the free blocks, but not the leases of temporary values.
     release_free_blocks: Callable[[], None]
 
     def target(self, capabilities: TargetCapabilities) -> WgslTarget:
@@ -203,8 +203,8 @@ class Driver(Protocol):
 
         There are `count` bindings, some of them written.
 
-        `checks` says which checks wgpu's compiler adds: `ALL`, `LOOPS` or `NONE` of `pipelines`. If `is_checked`, that for NVIDIA's driver
-        lets an index out of range end the kernel.
+        `checks` says which checks wgpu's compiler adds: `ALL`, `LOOPS` or `NONE` of `pipelines`. If `is_checked`, NVIDIA's compiler adds
+        checks that end the kernel at an index out of range.
         """
 
     def release_pipeline(self, pipeline: Any) -> None:
@@ -222,13 +222,13 @@ class Driver(Protocol):
     # commands
 
     def can_repeat(self, sources: Iterable[str]) -> bool:
-        """Return whether it takes steps of the kind `Repeat`, of these shaders."""
+        """Return whether the device repeats dispatches of these shaders, in a `Repeat`."""
 
     def play(self, steps: Sequence[AnyStep]) -> None:
         """Write dispatches."""
 
     def replay_parts(self, steps: Sequence[AnyStep]) -> Sequence[ReplayPart] | None:
-        """Return functions that write dispatches again, faster than `play`, or None.
+        """Return the parts of a replay; None if `play` is as fast.
 
         It is valid until one of its pipelines, bind groups or blocks is released.
         """
@@ -262,7 +262,7 @@ class Driver(Protocol):
 def with_memory(operation: Callable[[], _Result], driver: Driver) -> _Result:
     """Return the result of an operation that takes the GPU's memory.
 
-    If there is no room, free blocks are released before it is tried again.
+    If memory is short, free blocks are released before it is tried again.
     """
     try:
         return operation()

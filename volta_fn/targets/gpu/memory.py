@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import warnings
-import weakref
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from sys import getrefcount
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.core.caches import KeyedWeakref
 from volta_fn.errors import MemoryGrowthWarning, OutOfMemoryError
 from volta_fn.targets.gpu.driver import Driver, log
 from volta_fn.targets.wgsl.commands import size_class
@@ -80,7 +80,7 @@ _numbers = itertools.count(1)
 
 
 class Block:
-    """A buffer of the GPU."""
+    """Memory of the driver, which leases give out."""
 
     __slots__ = ("end", "handle", "number", "returned_after", "size")
 
@@ -91,35 +91,27 @@ class Block:
         #: The last batch that was submitted when it was returned: the batch after that may still use it.
         self.returned_after = -1
         #: The weak reference that returns it when its lease ends; None if it is free.
-        self.end: LeaseEnd | None = None
-
-
-class LeaseEnd(weakref.ref["Lease"]):
-    """A weak reference that appends itself to a pool's list when its lease ends.
-
-    That happens at any moment, in any thread, and so without the lock. No Python code runs: in it, a signal's handler might raise, and
-    Python would only print the exception.
-    """
-
-    __slots__ = ("block",)
-
-    block: Block
+        self.end: KeyedWeakref[Lease] | None = None
 
 
 class Lease:
-    """The right to use a block, until the last reference to this object is gone."""
+    """The right to use a block, until the last reference to this object is gone.
+
+    That may happen at any moment, in any thread, and so without the lock: then a weak reference is appended to the pool's list
+    `returned`. No Python code runs, as a signal's handler might raise in it, an exception that Python would only print.
+    """
 
     __slots__ = ("__weakref__", "block", "returned")
 
-    def __init__(self, block: Block, returned: list[LeaseEnd]) -> None:
+    def __init__(self, block: Block, returned: list[KeyedWeakref[Lease]]) -> None:
         self.block = block
         self.returned = returned
-        end = LeaseEnd(self, returned.append)
-        end.block, block.end = block, end
+        block.end = KeyedWeakref(self, returned.append)
+        block.end.key = block
 
 
 class Pool:
-    """A device's blocks; methods run under the queue's lock, a `LeaseEnd` at any time."""
+    """A device's blocks; methods run under the queue's lock; leases end at any time."""
 
     def __init__(self, driver: Driver, limit: int | None, *, grids: bool = False) -> None:
         """Begin without blocks; if `grids`, they may hold grids of indirect dispatches."""
@@ -131,7 +123,8 @@ class Pool:
         #: The numbers of free blocks by size (heaps), and all blocks by number.
         self.free: dict[int, list[int]] = {}
         self.blocks: dict[int, Block] = {}
-        self.returned: list[LeaseEnd] = []
+        #: Of leases that have ended, with their blocks as keys.
+        self.returned: list[KeyedWeakref[Lease]] = []
         self.held = 0
         self.in_use = 0
         self.peak = 0
@@ -139,7 +132,7 @@ class Pool:
         self.submitted = 0
         #: The number of times that blocks were released: older recordings refer to released blocks.
         self.releases = 0
-        #: Called when memory is short: drops caches and waits for the GPU.
+        #: Called when memory is short: ends the leases of all programs' temporary values, and waits for the GPU.
         self.release_scratch: Callable[[], None] = lambda: None
 
     def lease(self, size: int) -> Lease:
@@ -184,37 +177,39 @@ class Pool:
         """Take back the blocks whose leases have ended."""
         returned = self.returned
         while returned:
-            block = returned.pop().block
+            block: Block = returned.pop().key
             block.returned_after, block.end = self.submitted, None
             self.in_use -= block.size
             heapq.heappush(self.free.setdefault(block.size, []), block.number)
 
-    def _new(self, size: int, block_size: int) -> Block:
-        if block_size > self.largest:
-            raise OutOfMemoryError(
-                f"an array of {block_size} bytes is larger than the GPU's largest buffer, {self.largest} bytes; split it"
-            )
-        if self._full(size):
+    def _new(self, block_size: int, requested: int) -> Block:
+        """Allocate a block for an array of `requested` bytes."""
+        if requested > self.largest:
+            raise OutOfMemoryError(f"an array of {requested} bytes is larger than the GPU's largest buffer, {self.largest} bytes; split it")
+        if self._full(block_size):
             self.trim()
-        if self._full(size):
-            self.release_scratch()
-            self.trim()
-        if self._full(size):
+        if self._full(block_size):
+            self._release_most()
+        if self._full(block_size):
             raise OutOfMemoryError(
-                f"{block_size} bytes more than the {self.held} that are in use on the GPU would be beyond the limit of {self.limit} bytes. "
+                f"{requested} bytes more than the {self.held} that are in use on the GPU would be beyond the limit of {self.limit} bytes. "
                 "Delete arrays, donate arguments (jit's donate_argnums), use smaller batches, or raise the limit"
             )
         try:
-            handle = self.driver.allocate(size, grids=self.grids)
+            handle = self.driver.allocate(block_size, grids=self.grids)
         except OutOfMemoryError:
-            self.release_scratch()
-            self.trim()
-            handle = self.driver.allocate(size, grids=self.grids)
-        self.held += size
-        block = Block(handle, next(_numbers), size)
+            self._release_most()
+            handle = self.driver.allocate(block_size, grids=self.grids)
+        self.held += block_size
+        block = Block(handle, next(_numbers), block_size)
         self.blocks[block.number] = block
-        log.debug("a block of %d bytes; %d bytes are held, %d in use", size, self.held, self.in_use)
+        log.debug("a block of %d bytes; %d bytes are held, %d in use", block_size, self.held, self.in_use)
         return block
+
+    def _release_most(self) -> None:
+        """Release all blocks that no array needs."""
+        self.release_scratch()
+        self.trim()
 
     def _full(self, size: int) -> bool:
         return self.limit is not None and self.held + size > self.limit

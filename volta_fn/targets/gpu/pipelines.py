@@ -1,4 +1,4 @@
-"""Pipelines by the text of their shaders, compiled in tiers, on a tested device."""
+"""Compute pipelines by shader, faster ones in the background, device tests."""
 
 from __future__ import annotations
 
@@ -21,6 +21,179 @@ from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.targets.gpu.driver import BoundRange, Driver, log, with_memory
 from volta_fn.targets.gpu.memory import Buffer
 from volta_fn.targets.wgsl.shader import ShaderModule
+
+# Cache pipelines by the text of their shaders, and bind groups by their buffers.
+
+#: The most bind groups in the cache: beyond this, all are released.
+_MOST_GROUPS = 1 << 14
+
+#: The most unused pipelines in the cache of recent ones.
+_MOST_UNUSED = 128
+
+#: Threads that compile, at most, and how many of them start only when all shaders are generated, which needs a core as well.
+_THREADS, _LATE_THREADS = 16, 1
+
+#: The key of a pipeline: the text of its shader, the number of bindings, which of them are written, and whether its indices are checked.
+Key = tuple[str, int, frozenset[int], bool]
+
+
+class Pipeline:
+    """A compiled shader and the layout of its bind group."""
+
+    __slots__ = ("__weakref__", "handles", "layout", "upgrade_requested")
+
+    def __init__(self, handle: Any, layout: Any) -> None:
+        #: The last one is in use; recordings may still hold those that it replaced.
+        self.handles = [handle]
+        self.layout = layout
+        #: Whether a faster shader was requested.
+        self.upgrade_requested = False
+
+    @property
+    def handle(self) -> Any:
+        """The driver's object."""
+        return self.handles[-1]
+
+
+class Pipelines:
+    """The compiled shaders of a device, with the checks that its driver needs.
+
+    Programs own the pipelines that they use. Others are released, except for the most recently used ones.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.checks = ALL
+        self._pipelines: Interned[Key, Pipeline] = Interned()
+        self._recent: LruCache[Pipeline] = LruCache(_MOST_UNUSED)
+        #: The handles of pipelines that nothing uses any more.
+        self._dropped: Finalized[list[Any]] = Finalized()
+        self._groups: dict[tuple[Any, ...], Any] = {}
+        self._lock = threading.Lock()
+        #: How often bind groups were released.
+        self.group_releases = 0
+        #: Compiles faster shaders in the background.
+        self.upgrades = Upgrades(self)
+
+    def find(self, source: str, count: int, written: frozenset[int], is_checked: bool = False) -> Pipeline:
+        """Return the pipeline of a module with `count` bindings, some of them written."""
+        key = (source, count, written, is_checked)
+        pipeline = self._pipelines.get(key)
+        if pipeline is None:
+            compiled = self.make(source, count, written, self.checks, is_checked=is_checked)
+            with self._lock:
+                pipeline = self._pipelines.get(key)
+                if pipeline is None:
+                    self._pipelines.add(key, compiled)
+                    pipeline = self._recent.setdefault(key, compiled)
+        return pipeline
+
+    def replace(self, key: Key, source: str) -> None:
+        """Compile a pipeline anew, from another text with the same results.
+
+        Nothing is compiled if no program uses it any more.
+        """
+        pipeline = self._pipelines.get(key)
+        if pipeline is not None:
+            _, count, written, is_checked = key
+            handle, _ = self._compiled(source, count, written, self.checks, is_checked)
+            pipeline.handles.append(handle)
+
+    @contextmanager
+    def compile_ahead(self, pipelines: list[Pipeline]) -> Iterator[Callable[..., None]]:
+        """Compile pipelines on other threads.
+
+        ``with compile_ahead(pipelines) as start_compiling:`` yields a function that starts compiling one. The block ends when all are
+        compiled and appended to the list.
+        """
+        begun: set[Key] = set()
+        #: Keys that no thread has started, longest texts first, since they take longest.
+        waiting: PriorityQueue[tuple[int, int, Key]] = PriorityQueue()
+        work: list[Future[None]] = []
+        most = min(os.cpu_count() or 1, _THREADS)
+
+        def compile_next() -> None:
+            with suppress(Empty):  # another thread has taken it
+                pipelines.append(self.find(*waiting.get_nowait()[2]))
+
+        with ThreadPoolExecutor(max(most - _LATE_THREADS, 1)) as threads, ThreadPoolExecutor(_LATE_THREADS) as more:
+
+            def start_compiling(source: str, count: int, written: frozenset[int], is_checked: bool = False) -> None:
+                key = (source, count, written, is_checked)
+                if key in begun:
+                    return
+                begun.add(key)
+                pipeline = self._pipelines.get(key)
+                if pipeline is not None:
+                    pipelines.append(self._recent.setdefault(key, pipeline))
+                    return
+                waiting.put((-len(source), len(begun), key))
+                work.append(threads.submit(compile_next))
+
+            yield start_compiling
+            work += [more.submit(compile_next) for _ in range(waiting.qsize())]
+        for done in work:
+            done.result()
+
+    def prepare(self, keys: Iterable[Key]) -> list[Pipeline]:
+        """Compile missing pipelines on several threads, and return all."""
+        pipelines: list[Pipeline] = []
+        with self.compile_ahead(pipelines) as start_compiling:
+            for key in keys:
+                start_compiling(*key)
+        return pipelines
+
+    def make(self, source: str, count: int, written: frozenset[int], checks: int, *, is_checked: bool = False) -> Pipeline:
+        """Compile a pipeline; raise `DeviceError` if it is refused or the device is lost."""
+        pipeline = Pipeline(*self._compiled(source, count, written, checks, is_checked))
+        self._dropped.add(pipeline, pipeline.handles)
+        return pipeline
+
+    def _compiled(self, source: str, count: int, written: frozenset[int], checks: int, is_checked: bool) -> tuple[Any, Any]:
+        """Return the driver's pipeline of a shader, and its layout."""
+        self._release_dropped()
+        try:
+            return with_memory(partial(self.driver.compile, source, count, written, checks, is_checked=is_checked), self.driver)
+        except DeviceError as error:
+            if self.driver.errors.device_lost:
+                raise
+            raise DeviceError(f"a shader cannot be compiled: {error.message}\n{source}") from None
+
+    def _release_dropped(self) -> None:
+        for handles in self._dropped.drain():
+            for handle in handles:
+                self.driver.release_pipeline(handle)
+
+    def group(self, pipeline: Pipeline, bindings: tuple[BoundRange, ...]) -> Any:
+        """Return the bind group of some ranges of blocks."""
+        key = (pipeline.layout, *[(b.block.number, b.offset, b.size) for b in bindings])
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = self.driver.bind(pipeline.layout, bindings)
+        return group
+
+    def limit_groups(self) -> None:
+        """Release all bind groups if there are too many.
+
+        Dispatches that are written to a pass keep theirs, also before they are submitted. Groups that were looked up but not yet written,
+        those of `Step`s, must not exist; recordings with such steps become invalid.
+        """
+        if len(self._groups) < _MOST_GROUPS:
+            return
+        self.group_releases += 1
+        self._release_groups()
+
+    def _release_groups(self) -> None:
+        for group in self._groups.values():
+            self.driver.release_group(group)
+        self._groups.clear()
+
+    def release(self) -> None:
+        """Release all pipelines and bind groups; nothing uses the device any more."""
+        self._release_groups()
+        self._recent.clear()
+        self._release_dropped()
+
 
 # Compile shaders in tiers: faster ones in the background while others run.
 #
@@ -244,173 +417,3 @@ def _run_selftest(gpu: ShaderRunner, checks: int) -> np.ndarray:
     results = gpu.put(np.zeros(_WIDTH, np.uint32))
     gpu.dispatch(_SHADER, [numbers, results], frozenset([1]), checks)
     return gpu.get(results)
-
-
-# Cache pipelines by the text of their shaders, and bind groups by their buffers.
-
-#: The most bind groups in the cache: beyond this, all are released.
-_MOST_GROUPS = 1 << 14
-
-#: The most unused pipelines in the cache of recent ones.
-_MOST_UNUSED = 128
-
-#: Threads that compile, at most, and how many of them start only when all shaders are generated, which needs a core as well.
-_THREADS, _LATE_THREADS = 16, 1
-
-#: The key of a pipeline: the text of its shader, the number of bindings, which of them are written, and whether its indices are checked.
-Key = tuple[str, int, frozenset[int], bool]
-
-
-class Pipeline:
-    """A compiled shader and the layout of its bind group."""
-
-    __slots__ = ("__weakref__", "handles", "layout", "upgrade_requested")
-
-    def __init__(self, handle: Any, layout: Any) -> None:
-        #: The last one is in use; recordings may still hold those that it replaced.
-        self.handles = [handle]
-        self.layout = layout
-        #: Whether a faster one was requested.
-        self.upgrade_requested = False
-
-    @property
-    def handle(self) -> Any:
-        """The driver's object."""
-        return self.handles[-1]
-
-
-class Pipelines:
-    """The compiled shaders of a device, with the checks that its driver needs.
-
-    Programs own the pipelines that they use. Others are released, except for the most recently used ones.
-    """
-
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
-        self.checks = ALL
-        self._pipelines: Interned[Key, Pipeline] = Interned()
-        self._recent: LruCache[Pipeline] = LruCache(_MOST_UNUSED)
-        #: The handles of pipelines that nothing uses any more.
-        self._dropped: Finalized[list[Any]] = Finalized()
-        self._groups: dict[tuple[Any, ...], Any] = {}
-        self._lock = threading.Lock()
-        #: How often bind groups were released.
-        self.group_releases = 0
-        #: Compiles faster shaders in the background.
-        self.upgrades = Upgrades(self)
-
-    def find(self, source: str, count: int, written: frozenset[int], is_checked: bool = False) -> Pipeline:
-        """Return the pipeline of a module with `count` bindings, some of them written."""
-        key = (source, count, written, is_checked)
-        pipeline = self._pipelines.get(key)
-        if pipeline is None:
-            compiled = self.make(source, count, written, self.checks, is_checked=is_checked)
-            with self._lock:
-                pipeline = self._pipelines.get(key)
-                if pipeline is None:
-                    self._pipelines.add(key, compiled)
-                    pipeline = self._recent.setdefault(key, compiled)
-        return pipeline
-
-    def replace(self, key: Key, source: str) -> None:
-        """Compile a pipeline anew, from another text with the same results.
-
-        Nothing is compiled if no program uses it any more.
-        """
-        pipeline = self._pipelines.get(key)
-        if pipeline is not None:
-            _, count, written, is_checked = key
-            pipeline.handles.append(self.make(source, count, written, self.checks, is_checked=is_checked).handles.pop())
-
-    @contextmanager
-    def compile_ahead(self, pipelines: list[Pipeline]) -> Iterator[Callable[..., None]]:
-        """Compile pipelines on other threads.
-
-        ``with compile_ahead(pipelines) as start_compiling:`` yields a function that starts compiling one. The block ends when all are
-        compiled and appended to the list.
-        """
-        begun: set[Key] = set()
-        #: Keys that no thread has started, longest texts first, since they take longest.
-        waiting: PriorityQueue[tuple[int, int, Key]] = PriorityQueue()
-        work: list[Future[None]] = []
-        most = min(os.cpu_count() or 1, _THREADS)
-
-        def compile_next() -> None:
-            with suppress(Empty):  # another thread has taken it
-                pipelines.append(self.find(*waiting.get_nowait()[2]))
-
-        with ThreadPoolExecutor(max(most - _LATE_THREADS, 1)) as threads, ThreadPoolExecutor(_LATE_THREADS) as more:
-
-            def start_compiling(source: str, count: int, written: frozenset[int], is_checked: bool = False) -> None:
-                key = (source, count, written, is_checked)
-                if key in begun:
-                    return
-                begun.add(key)
-                pipeline = self._pipelines.get(key)
-                if pipeline is not None:
-                    pipelines.append(self._recent.setdefault(key, pipeline))
-                    return
-                waiting.put((-len(source), len(begun), key))
-                work.append(threads.submit(compile_next))
-
-            yield start_compiling
-            work += [more.submit(compile_next) for _ in range(waiting.qsize())]
-        for done in work:
-            done.result()
-
-    def prepare(self, keys: Iterable[Key]) -> list[Pipeline]:
-        """Compile missing pipelines on several threads, and return all."""
-        pipelines: list[Pipeline] = []
-        with self.compile_ahead(pipelines) as start_compiling:
-            for key in keys:
-                start_compiling(*key)
-        return pipelines
-
-    def make(self, source: str, count: int, written: frozenset[int], checks: int, *, is_checked: bool = False) -> Pipeline:
-        """Compile a pipeline; raise `DeviceError` if it is refused or the device is lost."""
-        self._release_dropped()
-        try:
-            compilation = partial(self.driver.compile, source, count, written, checks, is_checked=is_checked)
-            handle, layout = with_memory(compilation, self.driver)
-        except DeviceError as error:
-            if self.driver.errors.device_lost:
-                raise
-            raise DeviceError(f"a shader cannot be compiled: {error.message}\n{source}") from None
-        pipeline = Pipeline(handle, layout)
-        self._dropped.add(pipeline, pipeline.handles)
-        return pipeline
-
-    def _release_dropped(self) -> None:
-        for handles in self._dropped.drain():
-            for handle in handles:
-                self.driver.release_pipeline(handle)
-
-    def group(self, pipeline: Pipeline, bindings: tuple[BoundRange, ...]) -> Any:
-        """Return the bind group of some ranges of blocks."""
-        key = (pipeline.layout, *[(b.block.number, b.offset, b.size) for b in bindings])
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = self.driver.bind(pipeline.layout, bindings)
-        return group
-
-    def limit_groups(self) -> None:
-        """Release all bind groups if there are too many.
-
-        Dispatches that are written to a pass keep theirs, also before they are submitted. Groups that were looked up but not yet written,
-        those of `Step`s, must not exist; recordings with such steps become invalid.
-        """
-        if len(self._groups) < _MOST_GROUPS:
-            return
-        self.group_releases += 1
-        self._release_groups()
-
-    def _release_groups(self) -> None:
-        for group in self._groups.values():
-            self.driver.release_group(group)
-        self._groups.clear()
-
-    def release(self) -> None:
-        """Release all pipelines and bind groups; nothing uses the device any more."""
-        self._release_groups()
-        self._recent.clear()
-        self._release_dropped()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.compiler.buffers import Output
-from volta_fn.compiler.target import Passes, Item, LoweredProgram
+from volta_fn.compiler.target import Item, LoweredProgram, Passes
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import OutOfMemoryError, ShapeError
 from volta_fn.targets.gpu.adapter import Gpu
@@ -143,17 +143,18 @@ class Recording:
 
     def __init__(self, steps: list[AnyStep]) -> None:
         self.steps = steps
-        #: What writes them again, made when it is first replayed; None if the driver has nothing faster than `play`.
-        self.portions: Sequence[ReplayPart] | None = ()
+        #: What writes them again; None if the driver has nothing faster than `play`, or is not asked yet.
+        self.parts: Sequence[ReplayPart] | None = None
+        self.is_prepared = False
 
     def replay(self, queue: Queue) -> None:
         """Write the recording to the queue."""
-        if self.portions == ():
-            self.portions = queue.driver.replay_parts(self.steps)
-        if self.portions is None:
+        if not self.is_prepared:
+            self.parts, self.is_prepared = queue.driver.replay_parts(self.steps), True
+        if self.parts is None:
             queue.play(self.steps)
         else:
-            queue.replay(self.portions)
+            queue.replay(self.parts)
 
 
 class CommandList:
@@ -342,7 +343,10 @@ class Call:
         return bool(self.read(span, (), np.dtype(np.uint32)))
 
     def run_while(self, command: While) -> None:
-        """Run a `while`, several iterations between reads of its flag; more do nothing."""
+        """Run a `while`, several iterations between reads of its flag.
+
+        Iterations after the last have empty grids, and do nothing.
+        """
         iterations = 1
         while self.word(command.flag):
             for _ in range(iterations):
@@ -389,7 +393,7 @@ class Program:
             gpu.check_dtype(dtype)
         #: The compiled shaders, which are released with the program.
         self.pipelines: list[Pipeline] = []
-        with gpu.pipelines.compile_ahead(self.pipelines) as start_compiling:
+        with gpu.pipelines.compile_ahead(self.pipelines) as start_compiling:  # all else is prepared while threads compile
             entry = PlanEntry.of(closed, donated, gpu.target) if is_cached else None
             plan = None if entry is None else entry.read(closed)
             is_new = plan is None
@@ -403,7 +407,7 @@ class Program:
             #: Faster shaders that are not requested yet, by the keys of those that they replace, and whether the program was called.
             self.faster = {run.key: run.faster for run in runs(plan.commands) if run.faster is not None}
             self.was_called = False
-            #: Writes the plan to the disk with these shaders, which takes long.
+            #: Writes the plan to the disk with these shaders, which takes long to generate: not for a program that is called only once.
             self.keep_plan: Callable[[], None] | None = None
             if entry is not None and is_new:
                 write = partial(entry.write, plan)
@@ -424,7 +428,8 @@ class Program:
             self.commands = command_lists(plan.commands, self._is_repeated if device_repeats else lambda command: False)
             #: Whether steps of the host interrupt it, during which other programs may run.
             self.interrupted = not all(isinstance(c, CommandList) for c in self.commands)
-            #: Whether a call returns once the device has the work, however long that waits for another device.
+            #: Whether a call only enqueues work and never waits for the GPU, so that one thread may call the programs of several devices in
+            #: turn, although their kernels wait for each other (`core.devices.device_world`).
             self.submits = not self.interrupted and dispatches_of(plan.commands) <= _MOST_PENDING
             #: The only command list, if the program is one that depends on nothing but the blocks of a call.
             self.command_list: CommandList | None = (
@@ -455,18 +460,11 @@ class Program:
             if self.trend is not None:
                 gpu.pool.collect()
                 self.trend.sample(gpu.pool.in_use, gpu.pool.limit)
-            # A lease may be one of a lost device. Asking costs a call per argument, and is left to calls that replay no recording: none
-            # has the numbers of that device's blocks.
-            argument_leases = [a.lease or gpu.lease_of(a) for a in arguments]
             if self.reuse and not donate:
-                # Arguments that are overwritten are copied.
-                inputs = [*arguments]
-                for number in self.reuse.values():
-                    buffer = arguments[number]
-                    inputs[number] = Buffer(
-                        self.gpu.copied(self.gpu.lease_of(buffer), buffer.size), buffer.shape, buffer.dtype, buffer.size
-                    )
-                arguments, argument_leases = tuple(inputs), [self.gpu.lease_of(a) for a in inputs]
+                arguments = self._copied_arguments(arguments)
+            # A lease may be of a lost device. That is only found out below, where nothing is replayed, as it takes a call per argument:
+            # numbers of blocks are unique across devices, so that no recording matches blocks of a lost one.
+            argument_leases = [a.lease or gpu.lease_of(a) for a in arguments]
             new = gpu.pool.leases(self.results.block_sizes)
             if not self.interrupted and self._replay(argument_leases, new):
                 return self._finished(arguments, argument_leases, new)
@@ -478,6 +476,14 @@ class Program:
         call.execute(self.commands)
         with gpu.queue.lock:
             return self._finished(arguments, argument_leases, new)
+
+    def _copied_arguments(self, arguments: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+        """Copy the arguments that the program overwrites."""
+        inputs, gpu = [*arguments], self.gpu
+        for number in self.reuse.values():
+            buffer = arguments[number]
+            inputs[number] = Buffer(gpu.copied(gpu.lease_of(buffer), buffer.size), buffer.shape, buffer.dtype, buffer.size)
+        return tuple(inputs)
 
     def _replay(self, argument_leases: Sequence[Lease], new: Sequence[Lease]) -> bool:
         """Replay the recording for these blocks, if there is one; the common case."""
@@ -500,8 +506,8 @@ class Program:
         scratch = [gpu.pool.lease(size) for size in self.block_sizes] if self.interrupted else gpu.lease_scratch(self.block_sizes)
         leases = [*argument_leases, *new, *[scratch[n] for n in self.block_of], *self.constants]
         leases += [gpu.grids.lease(size) for size in self.regions]
-        # Temporary values and constants of an uninterrupted program are in the same blocks in every call. If memory is short, these are
-        # released, which changes the epoch of recordings.
+        # Temporary values and constants of an uninterrupted program are in the same blocks in every call. Where memory is short, the
+        # scratch blocks are released, which changes the epoch, so that no recording with them is replayed.
         varying = leases if self.interrupted or self.regions else leases[: len(argument_leases) + len(new)]
         return Call(gpu, leases, tuple(map(_number, varying)))
 

@@ -246,12 +246,12 @@ def serve() -> None:
     processes.serve(_answer)
 
 
-def _answer(source: bytes, architecture: bytes, indices: bytes, block: bytes) -> tuple[bytes, bytes, bytes]:
+def _answer(source: bytes, architecture: bytes, indices: bytes, threads: bytes) -> tuple[bytes, bytes, bytes]:
     try:
-        llvm_ir, size = source.decode(), (int(block or 0), 1, 1)
-        if not block:
-            llvm_ir, size = load(_TRANSLATION).translate(llvm_ir, is_checked=indices == _CHECKED)
-        return _PTX_TEXT, _THREADS.pack(*size), compile_ptx(llvm_ir, architecture.decode())
+        text, size = source.decode(), (int(threads or 0), 1, 1)
+        if not threads:
+            text, size = load(_TRANSLATION).translate(text, is_checked=indices == _CHECKED)
+        return _PTX_TEXT, _THREADS.pack(*size), compile_ptx(text, architecture.decode())
     except VoltaError as error:
         return _ERROR, b"", error.message.encode()
     except RuntimeError as error:
@@ -296,11 +296,11 @@ class Compiler:
     def __init__(self, architecture: str, linker: str, workers: WorkerPool | None = None) -> None:
         """Prepare a compiler.
 
-        `linker` tells apart what makes machine code of PTX: drivers, and GPUs.
+        `linker` identifies the driver and the GPU that turn PTX into machine code: it is part of the keys on disk.
         """
         self.architecture, self._linker = architecture, linker
         self._workers = workers
-        #: Whether there is an entry on disk that says that there are others (`prepare`).
+        #: Whether the disk has the marker that this compiler has entries there (`prepare`).
         self._has_entries = False
 
     def prepare(self) -> None:
@@ -312,37 +312,37 @@ class Compiler:
         if missing_compiler() is None and (folder is None or caches.read(folder, self._name("")) is None):
             (self._workers or pool()).prepare()
 
-    def binary(self, source: str, linked: Callable[[bytes], bytes], *, threads: int = 0, is_checked: bool = False) -> ShaderBinary:
+    def binary(self, source: str, link_ptx: Callable[[bytes], bytes], *, threads: int = 0, is_checked: bool = False) -> ShaderBinary:
         """Return the machine code of a shader, from the disk or compiled.
 
-        `linked` makes machine code of PTX. With the threads of a block, the shader is LLVM IR; otherwise `is_checked` is that of
+        `link_ptx` makes machine code of PTX. With the threads of a block, the shader is LLVM IR; otherwise `is_checked` is that of
         `translate`. Raises `DeviceError` if the shader cannot be compiled.
         """
         folder = cache_dir()
         if folder is None:
-            return _binary(self._compiled(source, linked, threads, is_checked))
+            return _binary(self._compiled(source, link_ptx, threads, is_checked))
         name = self._name(source, is_checked)
         entry = caches.read(folder, name)
         if entry is None:
-            entry = self._compiled(source, linked, threads, is_checked)
+            entry = self._compiled(source, link_ptx, threads, is_checked)
             caches.write(folder, name, entry)
             if not self._has_entries:
                 caches.write(folder, self._name(""), b"")
                 self._has_entries = True
         return _binary(entry)
 
-    def _compiled(self, source: str, linked: Callable[[bytes], bytes], block: int, is_checked: bool) -> bytes:
+    def _compiled(self, source: str, link_ptx: Callable[[bytes], bytes], threads: int, is_checked: bool) -> bytes:
         missing = missing_compiler()
         if missing is not None:
             raise DeviceError(missing)
         start = time.perf_counter()
-        request = [source.encode(), self.architecture.encode(), _CHECKED if is_checked else _UNCHECKED, str(block or "").encode()]
-        kind, threads, data = (self._workers or pool()).ask(request)
+        request = [source.encode(), self.architecture.encode(), _CHECKED if is_checked else _UNCHECKED, str(threads or "").encode()]
+        kind, size, data = (self._workers or pool()).ask(request)
         if kind == _ERROR:
             raise DeviceError(data.decode())
-        code = linked(data)
+        code = link_ptx(data)
         log.debug("a shader of %d characters compiled in %.3f s, %d bytes", len(source), time.perf_counter() - start, len(code))
-        return threads + code
+        return size + code
 
     def _name(self, source: str, is_checked: bool = False) -> str:
         circumstances = repr((_compiler_version(), self._linker, self.architecture, is_checked))

@@ -525,15 +525,12 @@ MapEncoder = Callable[[TensorMap, int], bytes]
 TableFinder = Callable[[tuple[int, ...]], int]
 
 
-def parameter_block(header: KernelHeader, addresses: Sequence[int], grid: int, encode: MapEncoder, table: TableFinder) -> bytes:
-    """Return the parameters of a launch as one block.
-
-    The block must be aligned to 64 bytes.
+def parameter_block(header: KernelHeader, addresses: Sequence[int], encode: MapEncoder, table: TableFinder) -> bytes:
+    """Return the parameters of a launch as one block, which ends with a null grid.
 
     Args:
         header: the kernel's header.
         addresses: the device's address of each binding.
-        grid: the address of the three words of a conditional dispatch's grid; 0 if the dispatch is unconditional.
         encode: encodes a tensor map.
         table: gives the address of a table.
     """
@@ -541,4 +538,4 @@ def parameter_block(header: KernelHeader, addresses: Sequence[int], grid: int, e
         addresses = [*addresses, table(header.peers)]
     maps = [encode(each, addresses[each.binding] + each.offset) for each in header.maps]
     assert all(len(each) == MAP_BYTES for each in maps)
-    return b"".join(maps) + struct.pack(f"<{len(addresses) + 1}Q", *addresses, grid)
+    return b"".join(maps) + struct.pack(f"<{len(addresses) + 1}Q", *addresses, 0)

@@ -6,13 +6,13 @@ import contextlib
 import ctypes
 import struct
 import threading
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn.core.caches import KeyedWeakref
 from volta_fn.errors import DeviceError, VoltaError
 from volta_fn.targets.gpu.driver import LOST, AnyStep, BoundRange, Repeat, Step
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, MapEncoder, TableFinder, parameter_block
@@ -82,8 +82,8 @@ class BindGroup(NamedTuple):
 
     #: The ranges in the order of a shader's bindings.
     ranges: tuple[Range, ...]
-    #: The parameters, of which the last one is the address of an indirect grid, here null. Of a shader the others are the addresses of
-    #: the ranges and their bytes, of another kernel those that `parameter_block` says.
+    #: The parameters, of which the last one is the address of an indirect grid, here null. The others are the addresses of the ranges and
+    #: their bytes for a shader; for other kernels, see `parameter_block`.
     words: bytes
     #: The number of tensor maps among them.
     maps: int
@@ -102,7 +102,7 @@ def bind_group(header: KernelHeader | None, ranges: Sequence[BoundRange], encode
     """Return the bind group of some ranges of blocks.
 
     Args:
-        header: the header of a kernel that is no WGSL; None for a shader.
+        header: the header of a kernel that is not WGSL; None for a shader.
         ranges: a range for each binding.
         encode: encodes a tensor map.
         table: gives the address of the table of a group of processes.
@@ -112,7 +112,7 @@ def bind_group(header: KernelHeader | None, ranges: Sequence[BoundRange], encode
     if header is None:
         words = struct.pack(f"<{2 * len(ranges) + 1}Q", *addresses, *[size for _, _, size in ranges], 0)
         return BindGroup(spans, words, 0, Parameters(words))
-    words, maps = parameter_block(header, addresses, 0, encode, table), len(header.maps)
+    words, maps = parameter_block(header, addresses, encode, table), len(header.maps)
     return BindGroup(spans, words, maps, Parameters(words, maps), header.peers, header.cooperative)
 
 
@@ -304,7 +304,7 @@ class KernelNode(NamedTuple):
     shared_bytes: int
     #: The parameters, whose addresses the driver reads.
     parameters: Parameters
-    #: The lower it is, the earlier begin its blocks if those of several kernels may.
+    #: The lower it is, the earlier its blocks start when several kernels are ready.
     priority: int = 0
 
 
@@ -344,8 +344,8 @@ def with_priorities(nodes: Sequence[Node], edges: Sequence[Sequence[int]], colle
 class ConditionKernel(NamedTuple):
     """The kernel that sets the condition of a conditional node.
 
-    It holds if a word in memory is not zero. The parameters are the address of the word, the handle of the condition, and the address of
-    a number on the host.
+    It holds if a word in memory is not zero. The parameters are the address of the word, the handle of the condition, the address of a
+    number on the host, and a null grid.
     """
 
     function: int
@@ -495,7 +495,7 @@ class _HostCopy:
         #: The number of the batch in which it was requested; 0 before that is submitted.
         self.batch = 0
         #: The weak reference that reports the end of the readback.
-        self.end: _ReadbackEnd | None = None
+        self.end: KeyedWeakref[HostReadback] | None = None
 
 
 class HostReadback:
@@ -503,26 +503,15 @@ class HostReadback:
 
     __slots__ = ("__weakref__", "copy")
 
-    def __init__(self, copy: _HostCopy, dropped: deque[_ReadbackEnd]) -> None:
+    def __init__(self, copy: _HostCopy, dropped: deque[KeyedWeakref[HostReadback]]) -> None:
         self.copy = copy
-        end = _ReadbackEnd(self, dropped.append)
-        end.copy, copy.end = copy, end
+        copy.end = KeyedWeakref(self, dropped.append)
+        copy.end.key = copy
 
     @property
     def submitted(self) -> bool:
         """Whether the batch in which it was requested is submitted."""
         return self.copy.batch > 0
-
-
-class _ReadbackEnd(weakref.ref[HostReadback]):
-    """A weak reference that appends itself to a list when its readback is collected.
-
-    No Python code runs then: in it, a signal's handler might raise, and Python would only print the exception.
-    """
-
-    __slots__ = ("copy",)
-
-    copy: _HostCopy
 
 
 class HostReadbacks:
@@ -534,7 +523,7 @@ class HostReadbacks:
         self._used: set[_HostCopy] = set()
         self._requested: list[_HostCopy] = []
         #: The ends of readbacks, and copies of dropped readbacks that may not have arrived.
-        self._dropped: deque[_ReadbackEnd] = deque()
+        self._dropped: deque[KeyedWeakref[HostReadback]] = deque()
         self._orphans: list[_HostCopy] = []
         self._free: dict[int, list[int]] = {}
         self._retained = 0
@@ -579,7 +568,7 @@ class HostReadbacks:
     def _collect(self) -> None:
         """Reuse the memory of dropped readbacks that have arrived."""
         while self._dropped:
-            self._orphans.append(self._dropped.popleft().copy)
+            self._orphans.append(self._dropped.popleft().key)
         pending = []
         for copy in self._orphans:
             if self._has_arrived(copy):

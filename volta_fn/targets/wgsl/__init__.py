@@ -1,7 +1,16 @@
-"""The target of any GPU with Vulkan, Metal or DirectX 12, through WGSL and wgpu.
+"""The target of every GPU: routines in WGSL, and plans for `targets.gpu`.
 
-A compiled program is a list of kernels and equations. Each becomes a *routine*: dispatches of shaders, with the buffers they bind and their
-grids. A plan has commands of these, which run call after call without the host in between (`targets.gpu`).
+From an equation to the GPU, each level has a class that knows more than the one before:
+
+- an `Equation` of a jaxpr knows shapes and dtypes;
+- a `Kernel` (`compiler.fusion`) is a loop nest of the scalar operations of several equations;
+- an `Item` (`compiler.pipeline`) is a kernel or an equation of a `LoweredProgram`, with the key of its `Routine`;
+- a `Dispatch` of the routine has a shader, a grid, and the numbers of the buffers that it binds (`routine`);
+- a `Run` is a dispatch of a plan, which binds ranges of *slots* (`commands`, made by `writer`, joined by `fuse_horizontally`);
+- a `Step` is that dispatch in a call, which binds *blocks* of memory, with the driver's objects (`gpu.program`);
+- a row of the replay's table (`wgpu`), or a node of a CUDA graph (`nvidia.stream`), is a step of a recording.
+
+Plans end with runs and need no device; blocks and steps belong to one.
 
 In the order in which to read: `shader` (a shader as an object, and how its text is written), `scalars` (operations on numbers) and
 `routine` (arrays in buffers, and dispatches); what makes routines: `loops` (kernels), `matmul`, `quantized` (products with weights of few

@@ -22,7 +22,7 @@ from volta_fn.targets.wgsl.transforms import fused, fused_memory, fused_size
 # Commands, the form in which the runtime executes a program.
 #
 # `Run` is one dispatch, `Loop` repeats commands a fixed number of times, `While` as long as a flag on the device is set, `Submit`
-# submits the pending commands, and `Host` calls NumPy. Commands work on numbered slots (`compiler.buffers`): the
+# submits the pending commands, and `Host` calls NumPy. Commands work on slots (`compiler.emission`): the
 # caller's, then temporary ones, then constants. A `BufferRange` is a range of bytes in a slot, whose offset may advance with the
 # iterations of loops.
 
@@ -104,7 +104,7 @@ class Region:
 class Run:
     """A dispatch of a program.
 
-    A routine's `Dispatch` binds buffers by their numbers in the routine, a `Run` ranges of slots, and a `queue.Step` blocks of memory.
+    A routine's `Dispatch` binds buffers by their numbers in the routine, a `Run` ranges of slots, and a `gpu.driver.Step` blocks of memory.
     """
 
     shader: ShaderModule
@@ -376,7 +376,7 @@ def fuse_horizontally(
 def stays_alone(run: Run | Dispatch, deferred: bool, most_characters: int = _CHARACTERS) -> bool:
     """Return whether a dispatch is not to be fused.
 
-    It is no WGSL, keeps a GPU busy by itself, is longer than `most_characters`, or a faster shader will replace it.
+    It is not WGSL, keeps a GPU busy by itself, is longer than `most_characters`, or a faster shader will replace it.
     """
     limit = _DEFERRED_CHARACTERS if deferred else most_characters
     if not run.shader.is_rewritable:

@@ -1,4 +1,4 @@
-"""Plans of programs, which need no device, their verification, and plans on disk.
+"""Plans of programs, which need no device, their cache, and verification.
 
 A plan consists of slots of memory, commands and their shaders, all of which follow from a device's capabilities. `Program` is a plan on a
 device.
@@ -16,7 +16,7 @@ import numpy as np
 from volta_fn.compiler.buffers import Lifetime, Output
 from volta_fn.compiler.emission import CommandScope, Slot, reusable
 from volta_fn.compiler.ir.kernel import KernelCall
-from volta_fn.compiler.target import CommandPass, Passes, Item, LoweredProgram, RoutineKey, TargetCapabilities
+from volta_fn.compiler.target import CommandPass, Item, LoweredProgram, Passes, RoutineKey, TargetCapabilities
 from volta_fn.compiler.verification import Extent, SlotUses, describe, verify_extents
 from volta_fn.core.arrays.array import ConcreteArray, numbers_of
 from volta_fn.core.aval import ShapedArray
@@ -47,152 +47,9 @@ from volta_fn.targets.wgsl.shader import ShaderModule
 from volta_fn.targets.wgsl.target import WgslTarget
 from volta_fn.targets.wgsl.writer import Writer
 
-# Verification of a plan's commands: bindings, limits, order, lifetimes.
-#
-# It needs no device. Drivers validate the text of shaders when their pipelines are made.
-
-
-def verify_commands(capabilities: TargetCapabilities, commands: Sequence[Command]) -> None:
-    """Raise `CompilerError` unless dispatches bind the buffers of their shaders.
-
-    Ranges lie in their slots, and all is within the limits of a device.
-    """
-    for run, iterations in _runs(commands, {}):
-        shader = run.shader
-        _require(len(shader.bindings) == len(run.ranges), f"{len(shader.bindings)} bindings are bound to {len(run.ranges)} ranges", run)
-        written = frozenset([number for number, binding in enumerate(shader.bindings) if binding.written])
-        _require(
-            written == run.written_bindings,
-            f"bindings {sorted(written)} are written, but {sorted(run.written_bindings)} are said to be",
-            run,
-        )
-        _require(shader.invocations <= capabilities.invocations, f"{shader.invocations} invocations exceed the device's", run)
-        memory = sum(variable.bytes for variable in shader.workgroup_variables)
-        _require(memory <= capabilities.workgroup_memory, f"{memory} bytes of workgroup memory exceed the device's", run)
-        _require(all(0 <= n <= capabilities.groups for n in run.workgroups), f"{run.workgroups} workgroups exceed the device's", run)
-        _require(len(run.ranges) <= capabilities.buffers, f"{len(run.ranges)} buffers exceed the device's", run)
-        for span in run.ranges:
-            moves = [stride * (iterations[loop] - 1) for loop, stride in span.strides]
-            first, end = span.offset + sum(min(m, 0) for m in moves), span.offset + span.size + sum(max(m, 0) for m in moves)
-            aligned = all(n % capabilities.alignment == 0 for n in (span.offset, *[stride for _, stride in span.strides]))
-            _require(aligned, f"a range begins at byte {span.offset}, which is not aligned", run)
-            room = -(-span.slot.size // 4) * 4
-            _require(first >= 0 and (not room or end <= max(room, 16)), f"bytes {first} to {end} are bound of a slot of {room}", run)
-        for number in run.written_bindings:
-            others = [span for other, span in enumerate(run.ranges) if other != number]
-            _require(not any(_overlap(run.ranges[number], other) for other in others), f"binding {number} is written and bound twice", run)
-
-
-def _runs(commands: Sequence[Command], loops: Mapping[int, int]) -> Iterator[tuple[Run, Mapping[int, int]]]:
-    """Yield dispatches, with the iterations of the loops around each."""
-    for command in commands:
-        if isinstance(command, Run):
-            yield command, loops
-        elif isinstance(command, Loop):
-            yield from _runs(command.body, {**loops, command.number: command.iterations})
-        elif isinstance(command, While):
-            yield from _runs(command.body, loops)
-
-
-def _overlap(x: BufferRange, y: BufferRange) -> bool:
-    if x.slot is not y.slot or x.strides != y.strides:
-        return False
-    return x.offset < y.offset + y.size and y.offset < x.offset + x.size
-
-
-def _require(condition: bool, problem: str, run: Run) -> None:
-    if not condition:
-        _fail("dispatches", problem, run)
-
-
-def _fail(stage: str, problem: str, run: Run) -> NoReturn:
-    kernels = [item for item in run.items if isinstance(item.node, KernelCall)]
-    equations = [item.node for item in run.items if isinstance(item.node, Equation)]
-    names = [f"a kernel of {' '.join(str(v.aval) for v in item.results)}" for item in kernels] + list(map(describe, equations))
-    raise CompilerError.of(stage, problem, ", ".join(names), next((eqn.source for eqn in equations), None))
-
-
-# order
-
-
-def verify_order(stage: str, before: Sequence[Command], after: Sequence[Command]) -> None:
-    """Raise `CompilerError` if a pass over commands reordered dependent dispatches.
-
-    Each dispatch is in one of the new commands, after all earlier ones that write a slot that it reads or writes, or read one that it
-    writes.
-    """
-    if [*map(id, before)] == [*map(id, after)]:
-        return
-    positions = _positions(stage, before, after)
-    wrote: dict[Slot, int] = {}
-    read: dict[Slot, int] = {}
-    for run in before:
-        assert isinstance(run, Run)
-        position = positions[id(run)]
-        for binding, span in enumerate(run.ranges):
-            earlier = max(wrote.get(span.slot, -1), read.get(span.slot, -1) if binding in run.written_bindings else -1)
-            if earlier >= position:
-                _fail(stage, "a dispatch was moved before, or fused with, one that it depends on", run)
-        for binding, span in enumerate(run.ranges):
-            times = wrote if binding in run.written_bindings else read
-            times[span.slot] = max(times.get(span.slot, -1), position)
-
-
-def _positions(stage: str, before: Sequence[Command], after: Sequence[Command]) -> dict[int, int]:
-    """Return the new position of each dispatch, by its identity."""
-    # Fused dispatches are found by their ranges.
-    positions = {id(command): position for position, command in enumerate(after)}
-    unplaced = [command for command in before if id(command) not in positions]
-    earlier = set(map(id, before))
-    for position, command in enumerate(after):
-        if id(command) in earlier:
-            continue
-        assert isinstance(command, Run)
-        ranges = command.ranges
-        while ranges:
-            member = next(
-                (run for run in unplaced if isinstance(run, Run) and run.ranges and ranges[: len(run.ranges)] == run.ranges), None
-            )
-            if member is None:
-                _fail(stage, "a new dispatch binds what none did before", command)
-            positions[id(member)] = position
-            unplaced.remove(member)
-            ranges = ranges[len(member.ranges) :]
-    if unplaced:
-        _fail(stage, "a dispatch was lost", next(runs(unplaced)))
-    return positions
-
-
-# lifetimes
-
-
-def uses_of(commands: Iterable[Command]) -> SlotUses:
-    """Return when commands use each slot."""
-    uses = SlotUses()
-    _add_uses(uses, commands)
-    return uses
-
-
-def _add_uses(uses: SlotUses, commands: Iterable[Command]) -> None:
-    for command in commands:
-        if isinstance(command, Run):
-            grids = [] if command.region is None else [command.region.grids]
-            uses.command([*[span.slot for span in command.ranges], *grids])
-        elif isinstance(command, Host):
-            flags = [] if command.flag is None else [command.flag]
-            uses.command([*[span.slot for span, _, _ in (*command.operands, *command.results)], *[flag.slot for flag in flags]])
-        elif not isinstance(command, Submit):
-            begin = uses.time
-            if isinstance(command, While):
-                uses.command([command.flag.slot])
-            _add_uses(uses, command.body)
-            if uses.time > begin:
-                uses.loop(begin)
-
-
 # Plans.
 
-#: Starts compiling a shader, given by its pipeline's key.
+#: Starts compiling a shader, given by the key of its compute pipeline.
 StartCompiling = Callable[[str, int, frozenset[int], bool], None]
 
 
@@ -216,8 +73,8 @@ class GpuMemory(NamedTuple):
 class ProgramPlan(NamedTuple):
     """A program for devices of some capabilities.
 
-    Its commands refer to slots by number: arguments come first, then results in memory of their own, temporary values, constants, and the
-    grids of regions.
+    Its commands refer to slots, which are numbered: arguments come first, then results in memory of their own, temporary values,
+    constants, and the grids of regions.
     """
 
     arguments: tuple[ShapedArray, ...]
@@ -327,8 +184,9 @@ def plan_program(
             verify_order(command_pass.name, before, commands)
     for run in runs(commands):
         start_compiling(*run.key)
-    for number, slot in enumerate(writer.regions, writer.slots.assign_numbers()):
-        slot.number = number  # those of grids come last
+    first_grids = writer.slots.assign_numbers()
+    for number, slot in enumerate(writer.regions, first_grids):
+        slot.number = number
     lifetimes = writer.slots.lifetimes()
     block_sizes, block_of = share_blocks(lifetimes)
     if writer.verifier is not None:
@@ -482,7 +340,7 @@ def _constant(contents: Contents, value: Any) -> Any:
 
 
 def _communicates(closed: ClosedJaxpr, seen: set[int]) -> bool:
-    """Return whether a program, or one inside, speaks of positions along axes."""
+    """Return whether a program, or one inside, contains collectives."""
     seen.add(id(closed))
     inner = [program for eqn in closed.eqns for program in sub_jaxprs(eqn.params) if id(program) not in seen]
     return any("axis_names" in eqn.params for eqn in closed.eqns) or any(_communicates(program, seen) for program in inner)
@@ -597,3 +455,146 @@ class _CommandReader:
             slot = self._slots[number] = Slot(self._scope)
             slot.number = number
         return slot
+
+
+# Verification of a plan's commands: bindings, limits, order, lifetimes.
+#
+# It needs no device. Drivers validate the text of shaders when their pipelines are made.
+
+
+def verify_commands(capabilities: TargetCapabilities, commands: Sequence[Command]) -> None:
+    """Raise `CompilerError` unless dispatches bind the buffers of their shaders.
+
+    Ranges lie in their slots, and all is within the limits of a device.
+    """
+    for run, iterations in _runs(commands, {}):
+        shader = run.shader
+        _require(len(shader.bindings) == len(run.ranges), f"{len(shader.bindings)} bindings are bound to {len(run.ranges)} ranges", run)
+        written = frozenset([number for number, binding in enumerate(shader.bindings) if binding.written])
+        _require(
+            written == run.written_bindings,
+            f"bindings {sorted(written)} are written, but {sorted(run.written_bindings)} are said to be",
+            run,
+        )
+        _require(shader.invocations <= capabilities.invocations, f"{shader.invocations} invocations exceed the device's", run)
+        memory = sum(variable.bytes for variable in shader.workgroup_variables)
+        _require(memory <= capabilities.workgroup_memory, f"{memory} bytes of workgroup memory exceed the device's", run)
+        _require(all(0 <= n <= capabilities.groups for n in run.workgroups), f"{run.workgroups} workgroups exceed the device's", run)
+        _require(len(run.ranges) <= capabilities.buffers, f"{len(run.ranges)} buffers exceed the device's", run)
+        for span in run.ranges:
+            moves = [stride * (iterations[loop] - 1) for loop, stride in span.strides]
+            first, end = span.offset + sum(min(m, 0) for m in moves), span.offset + span.size + sum(max(m, 0) for m in moves)
+            aligned = all(n % capabilities.alignment == 0 for n in (span.offset, *[stride for _, stride in span.strides]))
+            _require(aligned, f"a range begins at byte {span.offset}, which is not aligned", run)
+            room = -(-span.slot.size // 4) * 4
+            _require(first >= 0 and (not room or end <= max(room, 16)), f"bytes {first} to {end} are bound of a slot of {room}", run)
+        for number in run.written_bindings:
+            others = [span for other, span in enumerate(run.ranges) if other != number]
+            _require(not any(_overlap(run.ranges[number], other) for other in others), f"binding {number} is written and bound twice", run)
+
+
+def _runs(commands: Sequence[Command], loops: Mapping[int, int]) -> Iterator[tuple[Run, Mapping[int, int]]]:
+    """Yield dispatches, with the iterations of the loops around each."""
+    for command in commands:
+        if isinstance(command, Run):
+            yield command, loops
+        elif isinstance(command, Loop):
+            yield from _runs(command.body, {**loops, command.number: command.iterations})
+        elif isinstance(command, While):
+            yield from _runs(command.body, loops)
+
+
+def _overlap(x: BufferRange, y: BufferRange) -> bool:
+    if x.slot is not y.slot or x.strides != y.strides:
+        return False
+    return x.offset < y.offset + y.size and y.offset < x.offset + x.size
+
+
+def _require(condition: bool, problem: str, run: Run) -> None:
+    if not condition:
+        _fail("dispatches", problem, run)
+
+
+def _fail(stage: str, problem: str, run: Run) -> NoReturn:
+    kernels = [item for item in run.items if isinstance(item.node, KernelCall)]
+    equations = [item.node for item in run.items if isinstance(item.node, Equation)]
+    names = [f"a kernel of {' '.join(str(v.aval) for v in item.results)}" for item in kernels] + list(map(describe, equations))
+    raise CompilerError.of(stage, problem, ", ".join(names), next((eqn.source for eqn in equations), None))
+
+
+# order
+
+
+def verify_order(stage: str, before: Sequence[Command], after: Sequence[Command]) -> None:
+    """Raise `CompilerError` if a pass over commands reordered dependent dispatches.
+
+    Each dispatch is in one of the new commands, after all earlier ones that write a slot that it reads or writes, or read one that it
+    writes.
+    """
+    if [*map(id, before)] == [*map(id, after)]:
+        return
+    positions = _positions(stage, before, after)
+    wrote: dict[Slot, int] = {}
+    read: dict[Slot, int] = {}
+    for run in before:
+        assert isinstance(run, Run)
+        position = positions[id(run)]
+        for binding, span in enumerate(run.ranges):
+            earlier = max(wrote.get(span.slot, -1), read.get(span.slot, -1) if binding in run.written_bindings else -1)
+            if earlier >= position:
+                _fail(stage, "a dispatch was moved before, or fused with, one that it depends on", run)
+        for binding, span in enumerate(run.ranges):
+            times = wrote if binding in run.written_bindings else read
+            times[span.slot] = max(times.get(span.slot, -1), position)
+
+
+def _positions(stage: str, before: Sequence[Command], after: Sequence[Command]) -> dict[int, int]:
+    """Return the new position of each dispatch, by its identity."""
+    # Fused dispatches are found by their ranges.
+    positions = {id(command): position for position, command in enumerate(after)}
+    unplaced = [command for command in before if id(command) not in positions]
+    earlier = set(map(id, before))
+    for position, command in enumerate(after):
+        if id(command) in earlier:
+            continue
+        assert isinstance(command, Run)
+        ranges = command.ranges
+        while ranges:
+            member = next(
+                (run for run in unplaced if isinstance(run, Run) and run.ranges and ranges[: len(run.ranges)] == run.ranges), None
+            )
+            if member is None:
+                _fail(stage, "a new dispatch binds what none did before", command)
+            positions[id(member)] = position
+            unplaced.remove(member)
+            ranges = ranges[len(member.ranges) :]
+    if unplaced:
+        _fail(stage, "a dispatch was lost", next(runs(unplaced)))
+    return positions
+
+
+# lifetimes
+
+
+def uses_of(commands: Iterable[Command]) -> SlotUses:
+    """Return when commands use each slot."""
+    uses = SlotUses()
+    _add_uses(uses, commands)
+    return uses
+
+
+def _add_uses(uses: SlotUses, commands: Iterable[Command]) -> None:
+    for command in commands:
+        if isinstance(command, Run):
+            grids = [] if command.region is None else [command.region.grids]
+            uses.command([*[span.slot for span in command.ranges], *grids])
+        elif isinstance(command, Host):
+            flags = [] if command.flag is None else [command.flag]
+            uses.command([*[span.slot for span, _, _ in (*command.operands, *command.results)], *[flag.slot for flag in flags]])
+        elif not isinstance(command, Submit):
+            begin = uses.time
+            if isinstance(command, While):
+                uses.command([command.flag.slot])
+            _add_uses(uses, command.body)
+            if uses.time > begin:
+                uses.loop(begin)

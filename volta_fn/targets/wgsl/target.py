@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Literal
 
 from volta_fn.compiler.ir.kernel import Kernel
@@ -25,7 +24,7 @@ from volta_fn.compiler.passes.expansions import (
     keep_negative_indices,
 )
 from volta_fn.compiler.passes.loops import drop_delay_stacks
-from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramPass, RoutineKey, Target, TargetCapabilities, forced
+from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramPass, RoutineKey, Target, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import LruCache
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
@@ -37,8 +36,7 @@ from volta_fn.primitives.quantized import BLOCK_NUMBERS, quantized_dot_p
 from volta_fn.primitives.scan import scan_p
 from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul, quantized
 from volta_fn.targets.wgsl.commands import fuse_horizontally
-from volta_fn.targets.wgsl.loops.emit_values import Buffers
-from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
+from volta_fn.targets.wgsl.loops.routine import is_small
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import supports
 
@@ -68,18 +66,12 @@ ROUTINES: dict[str, GpuRoutineMaker] = {
     **attention.ROUTINES, **matmul.ROUTINES, **quantized.ROUTINES, **convolution.ROUTINES, **library.ROUTINES,
 }  # fmt: skip
 
-#: Primitives whose routines let the result be the memory of the operand at a position. The first dispatch of such a routine copies that
-#: operand to the result; it is left out if they are one memory (`Writer.routine_of` in `writer.py`).
+#: Primitives whose routines may store the result in the memory of an operand, with its position. The first dispatch of such a routine
+#: copies that operand to the result; it is left out if they are one memory (`Writer.routine_of` in `writer.py`).
 IN_PLACE: dict[str, int] = library.IN_PLACE
 
 
-#: The outputs of a kernel that overwrites none of its inputs.
-_OVERWRITES_NOTHING: Mapping[int, int] = MappingProxyType({})
-
-
-def kernel_routine(
-    kernel: Kernel, capabilities: TargetCapabilities, overwrites: Mapping[int, int] = _OVERWRITES_NOTHING, deferred_work: int = 0
-) -> Routine:
+def kernel_routine(kernel: Kernel, capabilities: TargetCapabilities, overwrites: Mapping[int, int], deferred_work: int = 0) -> Routine:
     """Generate a kernel's routine.
 
     `overwrites` maps outputs to inputs of the same memory. For a product that runs in one dispatch with others, `deferred_work` counts the
@@ -87,35 +79,6 @@ def kernel_routine(
     """
     product = matmul.contraction(kernel, capabilities, deferred_work) if not overwrites else None
     return product or loops.routine(kernel, capabilities, overwrites)
-
-
-def all_kernel_routines(
-    kernel: Kernel, capabilities: TargetCapabilities, overwrites: Mapping[int, int] = _OVERWRITES_NOTHING
-) -> Iterator[tuple[str, Routine]]:
-    """Yield every routine that may be generated for a kernel, for tests.
-
-    Each comes with the choices that are forced for it.
-    """
-    if not overwrites:
-        for product in matmul.contraction_options(kernel, capabilities):
-            if (routine := matmul.contraction(kernel, capabilities, options=product)) is not None:
-                yield f"product: {forced(product)}", routine
-    for options in loops.options_of(kernel, capabilities):
-        yield f"loops: {forced(options)}", loops.routine(kernel, capabilities, overwrites, options)
-    if not overwrites and kernel.stores and is_small(kernel, capabilities) and (routine := _with_itself(kernel, capabilities)) is not None:
-        yield "in one dispatch with another", routine
-
-
-def _with_itself(kernel: Kernel, capabilities: TargetCapabilities) -> Routine | None:
-    """Return a dispatch of a small kernel twice, first with workspaces for results."""
-    count, stores = len(kernel.inputs), len(kernel.stores)
-    inputs = tuple(range(count))
-    together = FusedKernels(capabilities)
-    first = together.add(Member(kernel, Buffers(inputs, tuple(range(count + stores, count + 2 * stores)))))
-    if first is None:
-        return None
-    both = together.add(Member(kernel, Buffers(inputs, tuple(range(count, count + stores)))))
-    return None if both is None else Routine((both,), tuple([b.size * b.dtype.itemsize for b in kernel.outputs]))
 
 
 #: The most routines in the cache of a device.
@@ -176,7 +139,7 @@ class WgslTarget(Target):
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
         """Generate the routine of a kernel."""
-        return kernel_routine(kernel, self.capabilities, deferred_work=deferred_work)
+        return kernel_routine(kernel, self.capabilities, {}, deferred_work)
 
     def split_k(self, kernel: Kernel) -> int:
         """Return the split-K factor of a kernel; 1 if it is no product."""

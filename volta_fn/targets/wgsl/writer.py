@@ -82,7 +82,7 @@ def check_elements(counts: Iterable[int]) -> None:
 def in_sections(run: Run, capabilities: TargetCapabilities) -> Run:
     """Bind large arrays of a dispatch in sections.
 
-    Shaders that are no WGSL bind arrays of any size. Raises `OutOfMemoryError` if that takes more bindings than the device has.
+    Kernels that are not WGSL bind arrays of any size. Raises `OutOfMemoryError` if that takes more bindings than the device has.
     """
     size = capabilities.binding // capabilities.alignment * capabilities.alignment
     counts = [max(-(-p.size // size), 1) for p in run.ranges]
@@ -210,13 +210,13 @@ class Writer(ProgramWriter):
         self.target, self.capabilities = target, target.capabilities
         #: Gives the routine of a key.
         self.routines = routines
-        #: Starts compiling a pipeline, given by its key, on another thread.
+        #: Starts compiling a shader, given by the key of its compute pipeline, on another thread.
         self.start_compiling = start_compiling
         #: The most characters of a shader that may be fused.
         self.most_characters = most_characters
         #: The commands emitted so far; loops have lists of their own.
         self.commands: list[Command] = []
-        #: The number of the next loop.
+        #: The number of loops so far: they are numbered from 1.
         self.loops = 0
         #: The region and the branch of conditional commands.
         self.region: tuple[Region, int] | None = None
@@ -337,7 +337,10 @@ class Writer(ProgramWriter):
         return EmittedKernel(item.node.kernel, tuple(operands), tuple(results), sizes)
 
     def exceeds_bindings(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> bool:
-        """Return whether a shader of a kernel cannot bind an array as a whole; code that is not WGSL binds arrays of any size."""
+        """Return whether shaders of a kernel cannot bind one of its arrays as a whole.
+
+        Code that is not WGSL binds arrays of any size.
+        """
         if not isinstance(item.node, KernelCall) or largest(item.node.kernel) <= self.capabilities.binding:
             return False
         routine = self.routine_of(item, operands, results)

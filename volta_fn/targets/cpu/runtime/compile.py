@@ -19,7 +19,7 @@ import numpy as np
 from volta_fn.compiler.buffers import Lifetime, Output
 from volta_fn.compiler.emission import CarriedValue, CommandScope, ProgramWriter, Slot, reusable, scan_slots, while_slots
 from volta_fn.compiler.ir.kernel import KernelCall
-from volta_fn.compiler.target import Passes, Item, LoweredProgram, RoutineKey
+from volta_fn.compiler.target import Item, LoweredProgram, Passes, RoutineKey
 from volta_fn.compiler.verification import Extent, SlotUses, fail_item, verify_extents, verify_reuse
 from volta_fn.core.arrays.array import host_buffer
 from volta_fn.core.aval import ShapedArray
