@@ -157,6 +157,11 @@ def index_dtype(size: int, least: np.dtype = _INT) -> np.dtype:
     return _INT64
 
 
+def narrows_number(dtype: np.dtype, to: np.dtype) -> bool:
+    """Return True if weak `dtype` marks a wide number, and `to` is narrower."""
+    return dtype in (_INT64, _UINT64) and dtype != _PYTHON_TYPES[int] and to in INTEGERS and to.itemsize < 8
+
+
 _SHORT_KINDS = {"i": "i", "u": "u", "f": "f", "c": "c"}
 _SHORT_NAMES = {d: f"{_SHORT_KINDS[d.kind]}{d.itemsize * 8}" for d in NUMBERS - {_BF16}} | {
     _BOOL: "bool",
@@ -227,8 +232,8 @@ def scalar_dtype(value: Any) -> tuple[np.dtype, bool]:
     """Return the dtype of a Python or NumPy scalar and whether it is weak.
 
     Python's int, float and complex are weak: int32 (int64 or uint64 if it takes that to hold the value), float32, complex64.
-    Python's bool and NumPy's scalars are strong. Raises `ArgumentError` for an int of more than 64 bits and
-    `ArgumentTypeError` for what is not a scalar.
+    Python's bool and NumPy's scalars are strong. Raises `IntegerOverflowError` for an int of more than 64 bits, in JAX's mode for one
+    beyond the default width, and `ArgumentTypeError` for what is not a scalar.
 
     >>> scalar_dtype(3), scalar_dtype(2**40), scalar_dtype(np.float64(1))
     ((dtype('int32'), True), (dtype('int64'), True), (dtype('float64'), False))
@@ -257,9 +262,9 @@ def _int_dtype(value: int) -> np.dtype:
         raise IntegerOverflowError(f"the integer {value} does not fit int32; set jax_enable_x64 for integers of 64 bits")
     if -(2**63) <= value < 2**63:
         return _INT64
-    if 0 <= value < 2**64:
+    if 0 <= value < 2**64 and not settings.permissive:
         return _UINT64
-    raise ArgumentError(f"the integer {value} does not fit 64 bits; pass a float if its magnitude is what matters")
+    raise IntegerOverflowError(f"the integer {value} does not fit 64 bits; pass a float if its magnitude is what matters")
 
 
 # Promotion. A node of the lattice is a strong dtype or the name of a weak kind.

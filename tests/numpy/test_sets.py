@@ -68,6 +68,8 @@ def test_isin(invert):
     check(lambda xp, x: xp.isin(x, np.ones((0,), np.int32), invert=invert), x)
     check(lambda xp, x, t: xp.isin(x, t, invert=invert), np.array([1.0, np.nan], np.float32), np.array([np.nan, 1.0], np.float32))
     assert vnp.isin(x, [1, 2], invert=invert).shape == (3, 4)
+    for number in (-1, 300, 2**34, 2**63):
+        assert vnp.isin(np.array([1, 255], np.uint8), number, invert=invert).tolist() == [invert, invert]
 
 
 @pytest.mark.parametrize("name", ["union1d", "intersect1d", "setdiff1d", "setxor1d"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -64,3 +65,26 @@ def test_a_signature_collects_the_arrays_of_a_call() -> None:
     assert [id(array) for array in arrays] == [id(X), id(SMALL), id(X), id(SMALL)]
     with pytest.raises(NoSignatureError):
         signature((np.zeros(3),), {}, [])
+
+
+NARROW = [vf.numpy.array([5, 7], dtype) for dtype in ("int8", "uint8", "int32", "uint32")]
+
+
+@pytest.mark.parametrize("number", [2**31, 2**32 - 1, 2**34, -(2**40), 2**63, 2**64 - 1])
+@pytest.mark.parametrize("x", NARROW, ids=lambda x: x.dtype.name)
+def test_a_traced_integer_is_compared_by_its_value(x: vf.Array, number: int) -> None:
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne):
+        expected = [compare(int(element), number) for element in x]
+        assert vf.jit(compare)(x, number).tolist() == vf.jit(vf.vmap(compare, (0, None)))(x, number).tolist() == expected
+        assert vf.jit(compare)(number, x).tolist() == [compare(number, int(element)) for element in x]
+        assert compare(x, vf.numpy.asarray(number)).tolist() == expected
+
+
+@pytest.mark.parametrize("x", NARROW, ids=lambda x: x.dtype.name)
+def test_a_traced_integer_is_never_cut(x: vf.Array) -> None:
+    functions = (operator.add, operator.mul, operator.or_, lambda x, n: vf.numpy.where(x > 6, x, n), lambda x, n: x.at[0].set(n))
+    for function in (*functions, lambda x, n: vf.numpy.clip(x, n, n), lambda x, n: vf.lax.scan(lambda c, y: (c, y + n), 0, x)[1]):
+        with pytest.raises(OverflowError, match=r"(meets operands of|does not fit) .*int"):
+            vf.jit(function)(x, 2**34)
+        with pytest.raises(OverflowError):
+            function(x, vf.numpy.asarray(2**34))

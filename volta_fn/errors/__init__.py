@@ -78,7 +78,7 @@ class ArgumentError(VoltaError, ValueError, TypeError):
 
 
 class IntegerOverflowError(ArgumentError, OverflowError):
-    """A Python integer does not fit the integers of the default width."""
+    """A Python integer does not fit the dtype that it gets."""
 
 
 class ArgumentTypeError(VoltaError, TypeError, ValueError):

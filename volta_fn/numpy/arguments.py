@@ -16,9 +16,10 @@ from volta_fn.core.arrays.array import Array, as_value, from_number
 from volta_fn.core.aval import check_promotion
 from volta_fn.core.dimension import is_symbolic_dim
 from volta_fn.core.trace import concrete_or_raise
-from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, IntegerOverflowError, ShapeError
 from volta_fn.lax import Precision
 from volta_fn.primitives.data_movement.movement import broadcast_to, canonical_axes
+from volta_fn.primitives.declare import check_narrowing
 
 Axis = int | str | Sequence[int | str] | None
 
@@ -86,13 +87,14 @@ def is_python_scalar(value: Any) -> bool:
 
 
 def converted(function: str, value: Any, dtype: np.dtype, weak: bool = False) -> Array:
-    """Convert `value` to a dtype; raise `ArgumentError` for an int that does not fit."""
+    """Convert `value` to a dtype; raise `IntegerOverflowError` if it does not fit."""
     if not is_python_scalar(value):
-        return lax.convert_element_type(operand(function, "value", value), dtype, weak)
+        return lax.convert_element_type(check_narrowing(operand(function, "value", value), dtype), dtype, weak)
     try:
         return from_number(value, dtype, weak)
     except OverflowError:
-        raise ArgumentError(f"{function}: the integer {value} does not fit {dtype.name}, the dtype of the other arguments") from None
+        message = f"{function}: the integer {value} does not fit {dtype.name}, the dtype of the other arguments"
+        raise IntegerOverflowError(message) from None
 
 
 def strong_array(x: Array) -> Array:

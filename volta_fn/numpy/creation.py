@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, overload
 
 import numpy as np
 
-from volta_fn import dtypes, lax, tree
+from volta_fn import dtypes, errors, lax, tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, as_value, brief, from_host, unmasked, wrap
 from volta_fn.core.arrays.memory import beside, constrained, device_put, dlpack_values, split_like
 from volta_fn.core.aval import ShapedArray, as_integer, canonical_shape
@@ -133,8 +133,9 @@ def _checked_scalars(value: Any, dtype: np.dtype) -> Array:
         return lax.convert_element_type(values, dtype)
     try:
         values = np.asarray(value, dtype)
-    except (OverflowError, ValueError):  # the latter of NaN
-        raise ArgumentError(f"array: the number {value} does not fit {dtype.name}") from None
+    except (OverflowError, ValueError) as error:  # the latter of NaN
+        kind = errors.IntegerOverflowError if isinstance(error, OverflowError) else ArgumentError
+        raise kind(f"array: the number {value} does not fit {dtype.name}") from None
     except TypeError:
         raise ArgumentTypeError(f"array: the complex number {value} is none of {dtype.name}; pass its real part") from None
     return from_host(values)
@@ -180,7 +181,7 @@ def _not_numbers(leaves: Sequence[Any]) -> Exception:
     numbers = (bool, int, float, complex, np.generic, np.ndarray)
     too_big = next((leaf for leaf in leaves if isinstance(leaf, int) and not -(2**63) <= leaf < 2**64), None)
     if too_big is not None:
-        return ArgumentError(f"array: the integer {too_big} does not fit 64 bits")
+        return errors.IntegerOverflowError(f"array: the integer {too_big} does not fit 64 bits")
     wrong = next((leaf for leaf in leaves if not isinstance(leaf, numbers)), leaves)
     remedy = ". Encode text as numbers first: class numbers, or the indices of a tokenizer" if isinstance(wrong, (str, bytes)) else ""
     remedy = "; write float('nan') for a missing number" if wrong is None else remedy
@@ -413,13 +414,13 @@ def _between(low: Array, high: Array, ramp: Array, gaps: Any) -> Array:
     return (low * scale * (gaps - ramp) + high * scale * ramp) / gaps / scale
 
 
-def _near_integers(x: Array, size: Any, errors: Any, most: float) -> Array:
+def _near_integers(x: Array, size: Any, steps: Any, most: float) -> Array:
     """Return numbers, and integers where they differ from one by rounding errors.
 
     Those are some units in the last place of `size`, and no more than `most`; else an integer would be cut to the one before it.
     """
     nearest = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
-    slack = lax.min(size * (errors * float(dtypes.finfo(x.dtype).eps)), full_like_scalar(x, most))
+    slack = lax.min(size * (steps * float(dtypes.finfo(x.dtype).eps)), full_like_scalar(x, most))
     return lax.select(lax.le(lax.abs(lax.sub(x, nearest)), broadcast_to(slack, x.shape)), nearest, x)
 
 

@@ -35,7 +35,7 @@ from volta_fn.numpy.arguments import (
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.logic import isnan
 from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis
-from volta_fn.primitives.declare import to_dtype
+from volta_fn.primitives.declare import side_of_range, to_dtype
 from volta_fn.settings import current as settings
 
 #: Fewer elements than these are sorted in no more time.
@@ -456,6 +456,8 @@ def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: 
     >>> jnp.isin(jnp.array([1, 2, 3]), jnp.array([2, 4]))
     Array([False,  True, False], dtype=bool)
     """
+    if side_of_range(test_elements, element):  # compared by its value
+        test_elements = [test_elements]
     value, tests = promote("isin", element, array(test_elements) if isinstance(test_elements, (list, tuple)) else test_elements)
     tests = lax.reshape(tests, (tests.size,))
     if tests.size <= FEW:

@@ -22,7 +22,7 @@ from volta_fn.core.aval import Shape, ShapedArray, check_promotion
 from volta_fn.core.devices.device import Device, current_default_device
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, RuleOf, Zero
 from volta_fn.core.trace import EVAL, bind, current_trace
-from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, GradientError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, GradientError, IntegerOverflowError
 from volta_fn.primitives import reduction
 from volta_fn.primitives.data_movement import movement
 from volta_fn.primitives.elementwise.cast import convert_element_type, in_wider_dtype
@@ -446,7 +446,9 @@ def to_dtype(value: Any, dtype: np.dtype, weak: bool = False) -> Array:
     Strong values of another dtype become weak if `weak`.
     """
     if isinstance(value, Array):
-        return value if value.dtype == dtype else convert_element_type(value, dtype, weak_type=weak or value.weak_type)
+        if value.dtype == dtype:
+            return value
+        return convert_element_type(check_narrowing(value, dtype), dtype, weak_type=weak or value.weak_type)
     if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
         sign = math.copysign(1.0, value) if type(value) is float else 0.0  # equality does not tell 0.0 from -0.0
         buffer, spec, exact = _scalar(value, sign, dtype, current_default_device())
@@ -459,6 +461,16 @@ def to_dtype(value: Any, dtype: np.dtype, weak: bool = False) -> Array:
     return convert_element_type(as_value(value), dtype, weak_type=weak)
 
 
+def check_narrowing(value: Array, dtype: np.dtype) -> Array:
+    """Return `value`; raise `IntegerOverflowError` if its number may not fit `dtype`."""
+    if value.weak_type and dtypes.narrows_number(value.dtype, dtype):
+        number, info = number_of(value), np.iinfo(dtype)
+        if number is None or not info.min <= number.real <= info.max:
+            remedy = f"convert these, x.astype('int64'), or the integer, vf.numpy.astype(n, {dtype.name!r})"
+            raise IntegerOverflowError(f"an integer of 64 bits meets operands of {dtype.name}, which cannot hold it; {remedy}")
+    return value
+
+
 @lru_cache(maxsize=1024, typed=True)
 def _scalar(value: Any, sign: float, dtype: np.dtype, device: Device) -> tuple[Any, ArraySpec, bool]:
     """Return a Python scalar's buffer, type, and whether its array keeps it, cached."""
@@ -466,7 +478,7 @@ def _scalar(value: Any, sign: float, dtype: np.dtype, device: Device) -> tuple[A
     try:
         array = from_number(value, dtype, weak, device)
     except OverflowError:
-        raise ArgumentError(f"the integer {value} does not fit {dtype.name}, the dtype of the other operands") from None
+        raise IntegerOverflowError(f"the integer {value} does not fit {dtype.name}, the dtype of the other operands") from None
     return array.buffer(), array._spec, number_of(array) is not None
 
 
@@ -512,6 +524,13 @@ def _remember(x: Any, y: Any, operands: Sequence[Any]) -> None:
         remember_number(y, x, a)
 
 
+def _by_value(args: Sequence[Any]) -> list[Any] | None:
+    """Return operands with integers that others cannot hold strongly typed, or None."""
+    narrow = next((a.dtype for a in args if isinstance(a, Array) and not a.weak_type), np.dtype(np.int64))
+    wide = [isinstance(a, Array) and a.weak_type and dtypes.narrows_number(a.dtype, narrow) for a in args]
+    return [convert_element_type(a, a.dtype) if isinstance(a, Array) else a for a in args] if any(wide) else None
+
+
 def _without_common_integer(args: Sequence[Any]) -> bool:
     """Return True for uint64 and a signed integer, whose common dtype is float64."""
     kinds = {getattr(a, "dtype", None) for a in args if not getattr(a, "weak_type", False)}
@@ -551,6 +570,8 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: _Fo
             if side := side_of_range(args[1], args[0]) - side_of_range(args[0], args[1]):
                 shape = next(a.shape for a in args if type(a) is not int)
                 return movement.broadcast_to(function(np.int32(0), np.int32(side)), shape)
+            if (strong := _by_value(args)) is not None:
+                return promote_and_bind(*strong)
             if _without_common_integer(args):
                 check_promotion(name or primitive.name, args, np.dtype(np.float64))
                 return mixed(*map(as_value, args))

@@ -16,7 +16,7 @@ from volta_fn import dtypes, lax, settings, tree
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapeDtypeStruct, canonical_shape
 from volta_fn.core.trace import Tracer
-from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, IntegerOverflowError, ShapeError
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.random import PHILOX_WORDS, check_key_data, random_bits, random_fold_in, random_split
 
@@ -392,6 +392,8 @@ def _threefry_seeded(function: str, seed: Any) -> Array:
         raise ArgumentTypeError(f"{function}: the seed must be an integer, got a key; use split or fold_in to make keys from keys")
     if isinstance(seed, str):
         raise ArgumentTypeError(f"{function}: the seed must be an integer, got {seed!r} of type str")
+    if type(seed) is int and not -(2**63) <= seed < (2**63 if settings.current.permissive else 2**64):
+        raise IntegerOverflowError(f"{function}: the seed {seed} does not fit 64 bits; pass a hash of it")
     if type(seed) is int and dtypes.canonical(_INT64) != _INT64:  # of which the lower word counts, as in JAX
         return as_value(np.array([0, seed & _LOW_32], _UINT32))
     host_value = known_integers(seed)
@@ -524,8 +526,8 @@ def fold_in(key: Key, data: Any) -> Key:
     Array([ 928981903, 3453687069], dtype=uint32)
     """
     words = single_key("fold_in", key)
-    if isinstance(data, int) and not -(2**31) <= data < 2**32:
-        raise ArgumentError(f"fold_in: data must fit 32 bits, got {data}")
+    if isinstance(data, int) and not (0 if settings.current.permissive else -(2**31)) <= data < 2**32:
+        raise IntegerOverflowError(f"fold_in: data must fit uint32, got {data}")
     host_value = known_integers(np.uint32(data & _LOW_32) if type(data) is int else data)
     value = as_value(data if host_value is None else host_value.astype(np.uint32))  # the lowest 32 bits, which every device supports
     if value.shape:

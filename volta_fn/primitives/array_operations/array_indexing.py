@@ -286,6 +286,8 @@ def _known_point(index: int, dim: int, shape: Shape, strict: bool, wrap: bool) -
         return front
     if not 0 <= front < size and (strict or (not size and settings.permissive)):  # JAX finds nothing to move it to, either
         raise _out_of_bounds_error(index, dim, shape)
+    if not 0 <= front < size and settings.permissive:
+        dtypes.scalar_dtype(index)  # which raises for what JAX has no integer for
     if not 0 <= front < size and current_trace() is not EVAL:
         return from_host(np.array(min(max(front, -(2**31)), 2**31 - 1), np.int32))
     return min(max(front, -1), size)

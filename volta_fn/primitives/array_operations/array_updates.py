@@ -19,7 +19,7 @@ from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import broadcasts_to, check_promotion
 from volta_fn.core.refs import Ref
 from volta_fn.core.trace import Tracer
-from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, ImmutableError
+from volta_fn.errors import ArgumentTypeError, BroadcastError, DTypeError, ImmutableError, IntegerOverflowError
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.array_operations.array_indexing import (
     Entry,
@@ -44,6 +44,7 @@ from volta_fn.primitives.data_movement.gather import (
     scatter_mul,
 )
 from volta_fn.primitives.data_movement.movement import broadcast, broadcast_to, reshape, rev
+from volta_fn.primitives.declare import check_narrowing
 from volta_fn.primitives.elementwise import arithmetic
 from volta_fn.primitives.elementwise.cast import convert_element_type, decoded
 from volta_fn.primitives.elementwise.selection import select
@@ -246,10 +247,11 @@ def _cast_like(array: Array, values: Any) -> Array:
     """Cast the values to the array's dtype; raise if it cannot hold their kind."""
     if isinstance(values, int) and array.dtype in dtypes.INTEGERS | dtypes.STORAGE_INTEGERS:
         bounds = dtypes.iinfo(array.dtype)
-        if not bounds.min <= values <= bounds.max and not settings.permissive:
-            raise ArgumentError(
+        if not (fits := bounds.min <= values <= bounds.max) and not settings.permissive:
+            raise IntegerOverflowError(
                 f"x.at[…]: {values} does not fit the dtype {array.dtype.name} of the array, whose range is {bounds.min} to {bounds.max}"
             )
+        _ = fits or dtypes.scalar_dtype(values)  # which raises for what JAX does not wrap around
         values = values if -(2**31) <= values < 2**31 else np.asarray(values).astype(array.dtype)
     if isinstance(values, (list, tuple)):
         nested = any(isinstance(leaf, Array) for leaf in tree.leaves(values))
@@ -271,7 +273,7 @@ def _cast_like(array: Array, values: Any) -> Array:
             f"x.at[…]: an array of dtype {array.dtype.name} cannot hold values of dtype {new.dtype.name}; "
             f"convert the array first (x.astype({new.dtype.name!r})) or the values (v.astype({array.dtype.name!r}))"
         )
-    return convert_element_type(new, array.dtype)
+    return convert_element_type(check_narrowing(new, array.dtype), array.dtype)
 
 
 def _select_masked(array: Array, mask: Array, new: Array) -> Array:
