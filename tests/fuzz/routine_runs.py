@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests.targets.cpu.running import Guarded, GuardedOperand, Pointers, entries
-from volta_fn.targets.cpu.library.movement import COPY
 from volta_fn.targets.cpu.routine import Launch, Routine
 
 #: What is around operands, NaN in every dtype, so that a number read from there shows. Around results it is another pattern, so that a
@@ -71,7 +70,7 @@ def run_on_cpu(
     pointers = Pointers([b.address for b in (*operands, *results, *workspace)])
     addresses = entries(routine.text, tuple([launch.symbol for launch in routine.launches]), routine.shared)
     for launch, address in zip(routine.launches, addresses, strict=True):
-        if how.place is not None and how.order == "reversed" and launch.symbol.endswith(COPY):
+        if how.place is not None and how.order == "reversed" and launch.is_copy:
             continue  # such a launch may as well be left out
         _launch(_ENTRY(address), pointers.address, launch, how.order)
     for number, (buffer, old) in enumerate(zip(operands, before, strict=True)):
