@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+
 import numpy as np
 import pytest
 
 pytest.importorskip("llvmlite")
 
 import volta_fn as vf
+import volta_fn.numpy as jnp
 from volta_fn import lax
 from volta_fn.compiler import pipeline
 from volta_fn.errors import CallbackError
@@ -32,6 +36,18 @@ def fails(x: np.ndarray) -> np.ndarray:
     if x[0] > 0:
         raise LookupError("not today")
     return x
+
+
+@pytest.mark.usefixtures("entry", "default_interrupt_handler")
+def test_the_exception_of_a_signal_is_raised() -> None:
+    endless = vf.make_jaxpr(lambda x: lax.while_loop(lambda c: c[0] < 1, lambda c: (jnp.sin(c[0]) - 1, c[1] + 1), (x, x)))(np.float32(0))
+    program = Program.of(endless, (), pipeline)
+    timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        program(False, np.array(0, np.float32))
+    timer.join()
+    np.testing.assert_array_equal(Program.of(vf.make_jaxpr(lambda x: x + 1)(X), (), pipeline)(False, X)[0], X + 1)
 
 
 @pytest.mark.usefixtures("entry")

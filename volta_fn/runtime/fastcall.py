@@ -342,7 +342,10 @@ class CtypesEntry:
                 return Status.NO_MEMORY
             table[in_arena] += arena.ctypes.data + -arena.ctypes.data % _ALIGNMENT
             table[: len(arrays)] = [array.ctypes.data for array in arrays]
-            return self._execute(words[ProgramWord.CODE], words[ProgramWord.END], table.ctypes.data)
+            try:
+                return self._execute(words[ProgramWord.CODE], words[ProgramWord.END], table.ctypes.data)
+            except SystemError as error:  # CPython's, of a function that returns while the exception of a signal's handler is set
+                raise error.__cause__ or error from None
 
         return call
 

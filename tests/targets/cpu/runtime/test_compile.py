@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import RoutineKey
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
@@ -87,3 +90,14 @@ def test_one_that_cannot_be_compiled_is_tried_again(compiled: list[str], monkeyp
         library.load([product(48, 40, COLUMNS)])
     monkeypatch.setattr(compile, "compile_object", good)
     assert library.load([product(48, 40, COLUMNS)])[0] is not None
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_programs_with_while_loops_are_long(nested: bool) -> None:
+    endless = lambda x: vf.lax.while_loop(lambda c: c.sum() < 0, lambda c: c @ c, x)
+
+    def scanned(x: vf.Array) -> vf.Array:
+        return vf.lax.scan(lambda c, _: (jnp.tanh(endless(c) if nested else c @ c), None), x, None, length=3)[0]
+
+    program = vf.make_jaxpr(lambda x: scanned(endless(x)))(vf.ShapeDtypeStruct((4, 4), "float32"))
+    assert compile.build(program, (False,), pipeline).artifact.long

@@ -398,7 +398,7 @@ def _scan(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: 
     carries = _begin_loop(writer, scan.carries, scope, scan.length)
     counter = writer.slots.pointer(scope)
     first, step = (scan.length - 1, -1) if scan.reverse else (0, 1)
-    cost = writer.cost
+    before, writer.cost = writer.cost, 0.0
     inner = writer.slots.open_scope(scope)
     writer.command(scope, [counter], Op.LOOP, scan.length, counter, first, step, 0)
     start = len(writer.words)
@@ -415,7 +415,7 @@ def _scan(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: 
     writer.words[start - 1] = len(writer.words) - start
     writer.slots.touch(counter, inner)
     writer.slots.close_scope(inner)
-    writer.cost = cost + scan.length * (writer.cost - cost)
+    writer.cost = before + (scan.length * writer.cost if scan.length else 0.0)  # a while loop in the body costs infinity
 
 
 def _while(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
