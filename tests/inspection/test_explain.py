@@ -204,3 +204,21 @@ def test_scopes_of_layers_do_not_change_programs() -> None:
     assert {eqn.source.scope for eqn in other.eqns if eqn.source is not None} == {
         f"other/{eqn.source.scope}" for eqn in plain.eqns if eqn.source is not None
     }
+
+
+@pytest.mark.parametrize("name", ["grad", "vmap", "vmap_of_vmap", "grad_of_grad", "jvp"])
+def test_equations_of_a_backward_pass_have_the_lines_of_the_function(name: str) -> None:
+    def squares(x: vf.Array) -> vf.Array:
+        return vnp.sum(vnp.tanh(x) ** 2)
+
+    gradient = vf.grad(squares)
+    transformed = {
+        "grad": gradient,
+        "vmap": vf.vmap(gradient),
+        "vmap_of_vmap": vf.vmap(vf.vmap(gradient)),
+        "grad_of_grad": vf.grad(lambda x: gradient(x).sum()),
+        "jvp": lambda x: vf.jvp(gradient, (x,), (x,)),
+    }[name]
+    program = vf.make_jaxpr(transformed)(vnp.ones((2, 3, 4)))
+    lines = [str(eqn.source) for eqn in program.eqns if eqn.primitive.name == "mul"]
+    assert lines and all("squares" in line for line in lines)

@@ -292,11 +292,13 @@ class UnknownTracer(Tracer):
 class PartialEvalTrace(Trace):
     """Evaluates operations on known values under the parent trace; records others."""
 
-    __slots__ = ("builder",)
+    __slots__ = ("builder", "is_staged")
 
     def __init__(self, parent: Trace, name: str = "") -> None:
         super().__init__(parent, name)
         self.builder = JaxprBuilder()
+        #: Whether what runs under the parents becomes a program.
+        self.is_staged = any(isinstance(trace, DynamicJaxprTrace) for trace in _ancestors(parent))
 
     def new_unknown(self, aval: ShapedArray) -> UnknownTracer:
         """Add an unknown input."""
@@ -335,12 +337,19 @@ class PartialEvalTrace(Trace):
         return outs if several else outs[0]
 
     def position(self) -> Position | None:
-        """Return the user's line, or None where nobody would see it.
+        """Return the user's line; eagerly only that of an equation that is evaluated.
 
         Finding a line takes a microsecond. Eagerly the recorded program is transposed and dropped; its lines are seen if the results of
         single operations are inspected, or if the transpose is recorded in a program that is being traced.
         """
-        return position_in_scope() if settings.sees_results or isinstance(self.parent, DynamicJaxprTrace) else current_position.get()
+        return position_in_scope() if settings.sees_results or self.is_staged else current_position.get()
+
+
+def _ancestors(trace: Trace | None) -> Iterator[Trace]:
+    """Yield a trace and its parents."""
+    while trace is not None:
+        yield trace
+        trace = trace.parent
 
 
 def evaluate_known(closed: ClosedJaxpr, name: str = "") -> ClosedJaxpr:
