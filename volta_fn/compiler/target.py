@@ -253,7 +253,7 @@ class Item(NamedTuple):
     """A node of a lowered program, with its routine's key.
 
     The key is None for control flow, and for equations of primitives that the target has no routines for. Another key may turn out to have
-    no routine, too: `Target.host_reason` says which items NumPy computes on the host.
+    no routine, too. NumPy computes such items on the host (`Target.host_reason` explains it to users).
     """
 
     node: ProgramNode

@@ -274,7 +274,7 @@ class ShapedArray:
         return ShapedArray(self.shape, self.dtype) if self.weak_type else self
 
     def tangent_aval(self) -> ShapedArray:
-        """Return the type of tangents and cotangents, which is never weak.
+        """Return the type of tangents and cotangents in programs, which is never weak.
 
         Its dtype is this one if that is inexact, float32 for floats that are only stored, and `float0` for integers and booleans.
         """

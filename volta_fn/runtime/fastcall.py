@@ -4,8 +4,8 @@ A built-in reads NumPy arrays' addresses and executes the program's commands. Th
 needs a table of slots and an arena. The last call's table is kept with the record for the next call; a call that finds none, because
 another thread has it, makes another. One arena is kept for all programs of the process.
 
-The function takes the caller's arrays, inputs and then outputs. It returns 0, or the status of the host function that failed, or
-`NOT_CONTIGUOUS` if an array is not contiguous and aligned. It releases Python's lock if the record says that the program is long.
+`enter` takes the caller's arrays, inputs and then outputs, and returns 0 or another `Status`. `apply` takes arrays of this package, and
+makes its results. Both release Python's lock if the record says that the program is long.
 
 The built-in (METH_FASTCALL) reads address and flags where NumPy's array object has them: a call of two arrays takes 0.1 µs, and 20 µs by
 way of ctypes. `_knows_arrays` checks the layout on real arrays; where it is another one, `make_entry` gives `CtypesEntry`,

@@ -666,8 +666,9 @@ def gradient_flat(
 ) -> tuple[list[Array], list[Any]]:
     """Return the results of a function of flat arrays, and the gradient of the first.
 
-    The gradient is with respect to the inputs that are `nonzero`: arrays or `Zero`. `check` is called before the backward pass, and raises
-    if the results are not those of a function that has a gradient.
+    `nonzero` marks the inputs to differentiate with respect to. The gradient has an entry for each of these: an array, or a `Zero` where
+    the result does not depend on it. `check` is called before the backward pass, and raises if the results are not those of a function that
+    has a gradient.
     """
     linearization = linearize_flat(function, values, nonzero, name)
     outs = linearization.outs

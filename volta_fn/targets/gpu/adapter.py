@@ -172,7 +172,7 @@ class Gpu:
     def lease_scratch(self, sizes: Sequence[int]) -> list[Lease]:
         """Return leases of blocks for a program's temporary values.
 
-        All programs without steps on the host share these *scratch* blocks, since the queue executes one after another. So their addresses
+        All programs that nothing interrupts share these *scratch* blocks, since the queue executes one after another. So their addresses
         are the same in every call, and recordings stay valid.
         """
         leases: dict[int, list[Lease]] = {}

@@ -426,10 +426,11 @@ class Program:
             self.lifetimes = plan.lifetimes
             self.block_sizes, self.block_of = plan.block_sizes, plan.block_of
             self.commands = command_lists(plan.commands, self._is_repeated if device_repeats else lambda command: False)
-            #: Whether steps of the host interrupt it, during which other programs may run.
+            #: Whether it is more than command lists: steps on the host, loops that the host repeats, or batches that are submitted in
+            #: between, during all of which other programs may run.
             self.interrupted = not all(isinstance(c, CommandList) for c in self.commands)
-            #: Whether a call only enqueues work and never waits for the GPU, so that one thread may call the programs of several devices in
-            #: turn, although their kernels wait for each other (`core.devices.device_world`).
+            #: Whether a call only enqueues work and waits for nothing but earlier batches, so that one thread may call the programs of
+            #: several devices in turn, although their kernels wait for each other (`core.devices.device_world`).
             self.submits = not self.interrupted and dispatches_of(plan.commands) <= _MOST_PENDING
             #: The only command list, if the program is one that depends on nothing but the blocks of a call.
             self.command_list: CommandList | None = (

@@ -193,7 +193,10 @@ ControlFlow = Callable[["Writer", Item, Sequence[Slot], Sequence[Slot], CommandS
 
 
 class Writer(ProgramWriter):
-    """The commands of one program, emitted item by item."""
+    """The commands of one program, emitted item by item.
+
+    `ProgramWriter.write` (`compiler.emission`) gives each value its slot, and calls `item` for each item and `copy`.
+    """
 
     def __init__(
         self,
@@ -432,8 +435,9 @@ def _equation(eqn: Equation) -> Callable[..., Any]:
 
 # Loops and branches.
 #
-# A loop's carry alternates between two buffers, unless an iteration may update it in place. A branch, and an iteration of a `while`, is a
-# *region*: its dispatches read their grids from a buffer, which a small shader fills with the grids or with zeros.
+# A loop's carry alternates between two buffers, unless an iteration may update it in place. A conditional
+# with all its branches, and the iterations of a `while`, which count as one branch, are a *region*: its dispatches read their grids from a
+# buffer, which a small shader fills with the grids or with zeros.
 
 _THREADS = 64
 

@@ -502,6 +502,7 @@ def assemble(program: LoweredProgram, donated: Sequence[bool], writer: CommandWr
     writer.write(program)
     outputs = tuple([_with_host_constant(output) for output in program.outputs()])
     specs = tuple([(v.aval.shape, v.aval.dtype) for v in program.results])
+    # Not given to `write`: the code is the same for a call that may overwrite arguments, which passes these as results, too.
     reuse = reusable(program, donated)
     layout = layout_of(writer.slots)  # which numbers the slots for `writer.code`
     if writer.verifier is not None:
