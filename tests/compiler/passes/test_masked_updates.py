@@ -16,13 +16,13 @@ from tests.compiler.passes.common import names, passed, special, untouched
 from tests.targets.index_cases import COMBINED, gathers
 from volta_fn import lax
 from volta_fn.compiler.passes import updates
-from volta_fn.compiler.passes.dce import eliminate_dead_code
 from volta_fn.compiler.passes.updates import UPDATES, mask_updates, read_before_updates
 from volta_fn.compiler.pipeline import simplify
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.core.trace import bind
 from volta_fn.primitives.data_movement.gather import GatherScatterMode, ScatterDimensionNumbers
+from volta_fn.transforms.differentiation import eliminate_dead_code
 
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.complex64, np.int8, np.int32, np.uint8, np.uint32, np.int64, np.bool_]
 X = np.random.default_rng(0).standard_normal((4, 30)).astype(np.float32)

@@ -11,7 +11,14 @@ from volta_fn.targets.cpu.runtime import artifact
 pytest.importorskip("llvmlite")
 
 
-ENTRY = artifact.Compiled(b"code\x00with\nlines", (("first", 3, 1.5, False), ("second", 1, 0.0, True)), 128)
+ENTRY = artifact.Compiled(
+    b"code\x00with\nlines",
+    (
+        artifact.CompiledLaunch("first", 3, 1.5, restores=False, is_copy=False),
+        artifact.CompiledLaunch("second", 1, 0.0, restores=True, is_copy=True),
+    ),
+    128,
+)
 
 
 @pytest.fixture(autouse=True)
