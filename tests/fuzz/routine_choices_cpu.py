@@ -29,7 +29,7 @@ _NO_LIST = {"library.sort:_TOP_FEW": 0, "library.sort:SHORT": 0}
 
 # products
 
-_TILES_ONLY = {"matmul:few_rows": constant(False), "matmul:scaled_rows": constant(False)}
+_TILES_ONLY = {"matmul:suits_dot_products": constant(False), "matmul:suits_scaled_rows": constant(False)}
 _SMALL_TASKS = {"_TASK_STEPS": 1, "_MOST_TASKS": 1 << 20, "_TASKS": 1 << 20}
 _MANY_ROWS = {"_FEW": 0, "_PANELS": 1, "_NEAR_BYTES": 0}
 
@@ -154,13 +154,13 @@ CHOICES: dict[str, Choices] = {
         Choice("tiles", _TILES_ONLY),
         together("dot products", matmul__gemv={"_SHORT": 1, "_FEW": 24}),
         together("dot products in splits", matmul__gemv={"_SHORT": 1, "_LONG": 64, "_TASK_STEPS": 1}),
-        together("sums of rows", {"matmul:few_rows": constant(False)}, matmul__gemv={"_NARROW": 1, "_FEW": 24, "_TOGETHER": 3}),
+        together("sums of rows", {"matmul:suits_dot_products": constant(False)}, matmul__gemv={"_NARROW": 1, "_FEW": 24, "_TOGETHER": 3}),
         together(
-            "sums of rows in splits and runs", {"matmul:few_rows": constant(False)},
+            "sums of rows in splits and runs", {"matmul:suits_dot_products": constant(False)},
             matmul__gemv={"_NARROW": 1, "_FEW": 24, "_STACK": 1, "_SPLIT_BYTES": 64},
         ),
         together(
-            "sums of rows in pieces", {"matmul:few_rows": constant(False)},
+            "sums of rows in pieces", {"matmul:suits_dot_products": constant(False)},
             matmul__gemv={"_NARROW": 1, "_FEW": 24, "_STACK": 1024, "_PIECE_COLUMNS": 32, "_PIECE_ROWS": 3},
         ),
         Choice("no groups", {"matmul:grouped_type": constant(None)}),
