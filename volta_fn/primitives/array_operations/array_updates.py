@@ -247,11 +247,12 @@ def _cast_like(array: Array, values: Any) -> Array:
     """Cast the values to the array's dtype; raise if it cannot hold their kind."""
     if isinstance(values, int) and array.dtype in dtypes.INTEGERS | dtypes.STORAGE_INTEGERS:
         bounds = dtypes.iinfo(array.dtype)
-        if not (fits := bounds.min <= values <= bounds.max) and not settings.permissive:
-            raise IntegerOverflowError(
-                f"x.at[…]: {values} does not fit the dtype {array.dtype.name} of the array, whose range is {bounds.min} to {bounds.max}"
-            )
-        _ = fits or dtypes.scalar_dtype(values)  # which raises for what JAX does not wrap around
+        if not bounds.min <= values <= bounds.max:
+            if not settings.permissive:
+                raise IntegerOverflowError(
+                    f"x.at[…]: {values} does not fit the dtype {array.dtype.name} of the array, whose range is {bounds.min} to {bounds.max}"
+                )
+            dtypes.scalar_dtype(values)  # which raises for what JAX does not wrap around
         values = values if -(2**31) <= values < 2**31 else np.asarray(values).astype(array.dtype)
     if isinstance(values, (list, tuple)):
         nested = any(isinstance(leaf, Array) for leaf in tree.leaves(values))
