@@ -375,10 +375,7 @@ class _Gradient(NamedTuple):
 def gradient_eagerly(
     function: Callable[..., Sequence[Array]], values: Sequence[Array], nonzero: Sequence[bool], name: str, check: Callable[[Any], None]
 ) -> tuple[list[Array], list[Any]]:
-    """Return what `gradient_flat` does, by compiled programs where possible.
-
-    Under a trace, as in `jit` or `make_jaxpr`, this is `gradient_flat`.
-    """
+    """Return what `gradient_flat` does, by compiled programs where possible."""
     if not _recordable(values):
         return gradient_flat(function, values, nonzero, name, check)
     trace = Recording(values, name)  # in which all inputs are `nonzero`

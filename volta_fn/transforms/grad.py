@@ -32,7 +32,7 @@ from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.settings import current as settings
-from volta_fn.transforms.differentiation import jvp_flat, marked, pull_back, with_zeros
+from volta_fn.transforms.differentiation import gradient_flat, jvp_flat, marked, pull_back, with_zeros
 from volta_fn.transforms.eager import gradient_eagerly, linearize_eagerly
 from volta_fn.tree.structures import structural_difference
 
@@ -112,7 +112,8 @@ def value_and_grad(
         def check(outs: Sequence[Array]) -> None:  # called after the function, which sets `out_tree`
             _check_output(outs, function.flat.out_tree, name, holomorphic)
 
-        outs, cotangents = gradient_eagerly(function, values, differentiable, name, check)
+        gradient_of = gradient_eagerly if current_trace() is EVAL else gradient_flat  # a program that is traced has the plain one
+        outs, cotangents = gradient_of(function, values, differentiable, name, check)
         (value,), aux = function.split(outs)
         gradient = _argument_cotangents(cotangents, differentiable, [v.aval for v in values], in_tree)
         gradient = gradient[0] if isinstance(argnums, int) else gradient
