@@ -371,7 +371,7 @@ def indices(d: Draft) -> str:
             f"jax.vmap(lambda i, u: {x}.at[i].{name}(2 + u, mode='{mode}'))({rows}, {d.new((n, k, *rest))})",
             f"jax.vmap(lambda v, i: lax.dynamic_slice_in_dim(v, i, 1, -1), (0, None))({x}[:, None], {d.integers((), -2, 3)})",
             f"jax.vmap(lambda v, i, u: lax.dynamic_update_slice_in_dim(v, u, i, 0), (None, 0, {d.draw.choice((0, None))}))"
-            f"({x}, {rows}[:, 0], {d.new((n, 1, *rest))}{d.draw.choice(('', ''))})",
+            f"({x}, {rows}[:, 0], {d.new((n, 1, *rest))})",
         ]
     if rest:
         columns = d.integers((k,), -rest[0], rest[0])

@@ -85,12 +85,12 @@ class Program:
 
     def needed(self) -> Program:
         """Return the part of the program that its results depend on."""
-        wanted, lines = set(self.results), []
+        needed, lines = set(self.results), []
         for name, text in reversed(self.lines):
-            if name in wanted:
-                wanted.update(_NAMES.findall(text))
+            if name in needed:
+                needed.update(_NAMES.findall(text))
                 lines.append((name, text))
-        return replace(self, inputs={name: text for name, text in self.inputs.items() if name in wanted}, lines=tuple(lines[::-1]))
+        return replace(self, inputs={name: text for name, text in self.inputs.items() if name in needed}, lines=tuple(lines[::-1]))
 
     def arguments(self) -> list[np.ndarray]:
         """Return the arguments."""
@@ -274,8 +274,8 @@ def drawn(seed: int, count: int) -> list[Program]:
     draft = Draft(seed)
     with on_target("numpy"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        wanted = draft.draw.choice((1, 1, 2, 3))
-        while len(draft._lines) < wanted:
+        statements = draft.draw.choice((1, 1, 2, 3))
+        while len(draft._lines) < statements:
             draft.add()
     return [program for program in draft.programs(count) if any("normal" in text for text in program.inputs.values())]
 

@@ -384,7 +384,7 @@ class PjitFunction(JittedFunction, Generic[P, R_co]):
                 raise
             return self._switch_to_ref_passing(used.refs).trace(args, kwargs)
         traced.donate(request.donated(), request.in_tree)
-        device = current_default_device() if any(shardings) else _device(request.leaves)
+        device = current_default_device() if any(shardings) else _device_of(request.leaves)
         public: PublicTraced = load("volta_fn.jit.stages").Traced(traced, request.in_tree, device)
         return public
 
@@ -415,8 +415,8 @@ def _sharding(value: Any) -> Any:
     return value.device.sharding if isinstance(value, ConcreteArray) else None
 
 
-def _device(values: Sequence[Any]) -> Device:
-    """Return the device of arrays and of described ones; others than the default win."""
+def _device_of(values: Sequence[Any]) -> Device:
+    """Return the device of some values: one that is not the default, if any is."""
     named = {x.sharding.device for x in values if isinstance(x, ShapeDtypeStruct) and hasattr(x.sharding, "device")}
     arrays = [x for x in values if isinstance(x, ConcreteArray)]
     others = {*named, common_device(arrays)} - {current_default_device()}

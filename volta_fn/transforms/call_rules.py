@@ -207,7 +207,7 @@ def batch_of_call(
 
 
 def dce_of_call(params: dict[str, Any], used: Sequence[bool], **changes: Any) -> tuple[Sequence[bool], Sequence[bool], dict[str, Any]]:
-    """Return the operands, the results and the parameters of a call without dead code."""
+    """Return marks of operands and results, and parameters, without dead code."""
     reads, narrowed = narrow_programs(params["jaxpr"], (), used)
     return reads, used, params if narrowed is None else {**params, "jaxpr": narrowed[0], **changes}
 

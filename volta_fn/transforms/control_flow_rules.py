@@ -264,7 +264,7 @@ def _split_body(closed: ClosedJaxpr, count: int, is_unknown: _Operands) -> _Spli
 def _scan_transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
     is_linear = linear_marks(args)
     linear = _Operands.of(is_linear, params)
-    # Linearization leaves loops whose carry is linear; one that is transposed as it was written, as of a custom_jvp, may carry a counter.
+    # Linearization leaves loops whose carry is linear; one of a custom_jvp rule, which is transposed as written, may have a counter.
     if all(linear.carry) or all(_split_body(params["jaxpr"], params["num_carry"], linear).carry_unknown):
         return _transposed_loop(cotangents, args, params)
     split, _, operands, linear_params = _split_scan(args, is_linear, params)

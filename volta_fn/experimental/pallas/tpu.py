@@ -226,6 +226,7 @@ def einshape(equation: str, x: Any, assert_is_tile_preserving: bool = False, **s
     for axis, size in zip(sides[0], value.shape, strict=True):
         missing = [a for a in axis if a not in sizes or len(axis) == 1]
         if len(missing) > 1:
+            # Both messages begin as JAX's do.
             raise ShapeError(f"einshape: Ambiguous split of ({axis}), of size {size}: pass all sizes of {', '.join(missing)} but one")
         sizes |= dict.fromkeys(missing, size // max(1, math.prod([sizes[a] for a in axis if a not in missing])))
         if math.prod([sizes[a] for a in axis]) != size:
