@@ -27,8 +27,8 @@ from volta_fn.targets.cpu.scalars import Number, apply
 BUFFERS, BEGIN, END = Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")
 #: The most operands and results of a routine.
 MOST_ARRAYS = 511
-#: A launch that costs fewer nanoseconds is run by one thread: waking another takes about as long.
-WORTH_SHARING = 20_000.0
+#: Estimated nanoseconds from which a launch wakes other threads, which takes about as long, and from which those that are awake help.
+WORTH_WAKING, WORTH_SHARING = 20_000.0, 4_000.0
 
 
 def entry_point(module: Module, symbol: str) -> Function:
@@ -77,7 +77,7 @@ class Launch:
     symbol: str
     #: The number of independent tasks; each should take 20 µs or more, if there is enough work.
     tasks: int
-    #: Estimated nanoseconds of all tasks on one thread (`WORTH_SHARING`).
+    #: Estimated nanoseconds of all tasks on one thread (`WORTH_WAKING`, `WORTH_SHARING`).
     cost: float
     #: Whether it restores what earlier launches have changed outside of the program, and so runs even if a signal's handler has raised.
     #: It has one task, as threads begin no tasks of a program that is to end, and comes right after the only launch that takes long.

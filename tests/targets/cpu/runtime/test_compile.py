@@ -15,7 +15,9 @@ from volta_fn.compiler.target import RoutineKey
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
 from volta_fn.targets.cpu.matmul import dot_general
+from volta_fn.targets.cpu.routine import Routine, RoutineWriter
 from volta_fn.targets.cpu.runtime import artifact, compile
+from volta_fn.targets.cpu.runtime.executor import Mode
 
 FLOAT = np.dtype(np.float32)
 #: Columns of a product: as many vectors for every width of vectors, so that products of 48 and of 72 rows are cut into the same tiles.
@@ -101,3 +103,19 @@ def test_programs_with_while_loops_are_long(nested: bool) -> None:
 
     program = vf.make_jaxpr(lambda x: scanned(endless(x)))(vf.ShapeDtypeStruct((4, 4), "float32"))
     assert compile.build(program, (False,), pipeline).artifact.long
+
+
+def test_only_long_launches_wake_threads(compiled: list[str]) -> None:
+    """Shorter ones are shared with threads that are awake; the shortest and those of one task are not."""
+    costs = [(4, 30_000.0), (4, 5_000.0), (4, 1_000.0), (1, 30_000.0)]
+
+    def routine() -> Routine:
+        writer = RoutineWriter("costs", 1)
+        for tasks, cost in costs:
+            writer.launch(tasks, cost, lambda f, pointers, task: None)
+        return writer.routine()
+
+    (loaded,) = compile.CodeCache().load([RoutineKey("costs", routine)])
+    assert loaded is not None
+    long = Mode.WAKES | Mode.POLLS
+    assert [launch.mode for launch in loaded.launches] == [Mode.SHARED | long, Mode.SHARED, Mode(0), Mode.POLLS]

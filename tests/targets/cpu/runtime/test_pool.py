@@ -50,6 +50,10 @@ def pool_and_task() -> tuple[list[int], list[int]]:
     return pool, [task, nothing, ends]
 
 
+#: ``share(function, buffers, tasks, wakes)``
+SHARE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_bool)
+
+
 class Buffers:
     """The pointers of a launch whose only buffer is `counts`."""
 
@@ -65,13 +69,13 @@ def test_each_task_is_done_once(tasks: int, threads: int, monkeypatch: pytest.Mo
     monkeypatch.setenv("VOLTA_NUM_THREADS", str(threads))
     (share_address, work, reset), (task, nothing, _) = pool_and_task()
     workers = Workers(work, reset)
-    share = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(share_address)
+    share = SHARE(share_address)
 
     def many(rounds: int) -> None:
         counts = np.zeros(max(tasks, 1), np.int64)
         buffers = Buffers(counts, nothing)
-        for _ in range(rounds):
-            share(task, buffers.address, tasks)
+        for number in range(rounds):
+            share(task, buffers.address, tasks, number % 4 == 0)
         assert (counts[:tasks] == rounds).all()
 
     callers = [threading.Thread(target=many, args=(50,)) for _ in range(3)]
@@ -88,13 +92,13 @@ def test_no_task_begins_when_a_handler_has_raised(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("VOLTA_NUM_THREADS", "1")
     (share_address, work, reset), (task, _, ends) = pool_and_task()
     workers = Workers(work, reset)
-    share = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(share_address)
+    share = SHARE(share_address)
 
     def launch() -> None:
         for _ in range(1000):
             counts = np.zeros(8, np.int64)
             buffers = Buffers(counts, ends)
-            share(task, buffers.address, counts.size)
+            share(task, buffers.address, counts.size, True)
             assert counts.tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
 
     with ThreadPoolExecutor(3) as threads:
@@ -105,22 +109,29 @@ def test_no_task_begins_when_a_handler_has_raised(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say on which CPU a thread may run")
 def test_workers_wake_up_beside_who_wakes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not on the same CPU, where there is another; on the one that was forbidden before, when the caller has left it."""
+    """Not on the same CPU, where there is another; on the one that was forbidden before, when the caller has left it.
+
+    A launch that is not to wake them leaves them asleep.
+    """
     monkeypatch.setenv("VOLTA_NUM_THREADS", "3")
     threads_before = threads_of_process()
     (share_address, work, reset), (task, nothing, _) = pool_and_task()
     workers = Workers(work, reset)
-    share = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(share_address)
+    share = SHARE(share_address)
     counts = np.zeros(8, np.int64)
     buffers = Buffers(counts, nothing)
     allowed = os.sched_getaffinity(0)
     try:
+        time.sleep(0.1)
+        share(task, buffers.address, len(counts), False)
+        assert (counts == 1).all()
+        assert [os.sched_getaffinity(thread) for thread in threads_of_process() - threads_before] == [allowed] * 2
         for cpu in sorted(allowed)[:2]:
             os.sched_setaffinity(0, {cpu})
             deadline = time.monotonic() + 30
             while True:
                 time.sleep(0.002)  # by then, workers sleep, unless the machine is busy
-                share(task, buffers.address, len(counts))
+                share(task, buffers.address, len(counts), True)
                 results = [os.sched_getaffinity(thread) for thread in threads_of_process() - threads_before]
                 if results == [allowed - {cpu} or allowed] * 2:
                     break

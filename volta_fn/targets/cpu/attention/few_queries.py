@@ -2,7 +2,8 @@
 
 A task has the heads that share keys and values, all queries of these, and a chunk of the keys. Nothing is packed: vectors of features are
 multiplied as they lie in memory, and each row of keys and of values serves all queries of its heads. The logits of a chunk stay on the
-stack. Keys before the first and after the last that a query sees are not read. A second launch combines chunks, if there are several.
+stack. Keys before the first and after the last that a query sees are not read. If there are several chunks, a launch before finds those
+two keys, so that chunks divide what lies between them, and a launch after combines the chunks.
 
 Rows are prefetched some kilobytes ahead: values while the last keys are multiplied, and the next group's keys during the last values.
 """
@@ -40,9 +41,11 @@ from volta_fn.targets.cpu.routine import BUFFERS, Routine, RoutineWriter, buffer
 from volta_fn.targets.cpu.scalars.values import Lanes
 
 #: Bytes of keys and values that a task reads, and of logits or sums that its stack holds.
-_TASK_BYTES, _STACK_BYTES = 1 << 20, 1 << 17
-#: Estimated nanoseconds for a byte of keys and values, and for a multiplication of vectors.
-_BYTE, _STEP = 0.03, 0.1
+_TASK_BYTES, _STACK_BYTES = 1 << 18, 1 << 17
+#: Estimated nanoseconds for a byte of keys and values, for a multiplication of vectors, and for a look whether a key is seen.
+_BYTE, _STEP, _SCAN = 0.03, 0.1, 0.2
+#: Bytes of a range of keys.
+_RANGE_BYTES = 16
 #: Keys whose rows are read for one group of heads before the next, where groups are side by side in memory.
 _BLOCK = 64
 #: Bytes by which rows are prefetched.
@@ -53,7 +56,7 @@ _TOGETHER, _WRITTEN_OUT = 4, 8
 _SEVERAL = 4
 
 _CHUNK = "attention_chunk"
-_NULL, _TRUE, _FALSE = Value("ptr", "null"), Value("i1", "true"), Value("i1", "false")
+_NULL, _FALSE = Value("ptr", "null"), Value("i1", "false")
 
 
 class _Keys(NamedTuple):
@@ -119,9 +122,13 @@ class _FewQueries:
         if self.chunks == 1:
             self.writer.launch(bundles, cost, self._whole_task)
             return self.writer.routine()
-        self.writer.launch(bundles * self.chunks, cost, lambda f, pointers, task: self._chunk_task(f, pointers, task, bundles))
-        self.writer.launch(bundles, bundles * self.chunks * self._elements * b.work.itemsize * _BYTE, self._combining_task)
-        return self.writer.routine(bundles * self.chunks * self._elements * b.work.itemsize)
+        sums = bundles * self.chunks * self._elements * b.work.itemsize
+        ranges = -(-sums // _RANGE_BYTES)
+        if self._hides_keys:
+            self.writer.launch(bundles, bundles * a.keys * _SCAN, lambda f, pointers, task: self._range_task(f, pointers, task, ranges))
+        self.writer.launch(bundles * self.chunks, cost, lambda f, pointers, task: self._chunk_task(f, pointers, task, bundles, ranges))
+        self.writer.launch(bundles, sums * _BYTE, self._combining_task)
+        return self.writer.routine((ranges + bundles) * _RANGE_BYTES)
 
     # sums in memory
 
@@ -163,12 +170,33 @@ class _FewQueries:
 
     def _whole_task(self, f: Function, pointers: list[Value], bundle: Value) -> None:
         memory = f.alloca(self.b.work.type, self._elements)
-        f.run(_CHUNK, BUFFERS, bundle, i64(0), _TRUE, memory)
-        self._finish(f, pointers, bundle, memory, lambda: f.run(_CHUNK, BUFFERS, bundle, i64(0), _FALSE, memory))
+        seen = self._seen(f, pointers, bundle) if self._hides_keys else self._all_keys
+        f.run(_CHUNK, BUFFERS, bundle, *seen, memory)
+        self._finish(f, pointers, bundle, memory, lambda: f.run(_CHUNK, BUFFERS, bundle, *self._all_keys, memory))
 
-    def _chunk_task(self, f: Function, pointers: list[Value], task: Value, bundles: int) -> None:
+    def _range_task(self, f: Function, pointers: list[Value], bundle: Value, ranges: int) -> None:
+        """Emit the range of keys that a bundle's queries see, into the workspace behind the sums."""
+        for n, key in enumerate(self._seen(f, pointers, bundle)):
+            f.store(key, f.at(self._range(f, pointers, bundle, ranges), "i64", i64(n)), 8)
+
+    def _range(self, f: Function, pointers: list[Value], bundle: Value, ranges: int) -> Value:
+        return f.at(pointers[-1], "[2 x i64]", f.plus(bundle, i64(ranges)))
+
+    def _chunk_task(self, f: Function, pointers: list[Value], task: Value, bundles: int, ranges: int) -> None:
         chunk, bundle = f.divided(task, bundles)
-        f.run(_CHUNK, BUFFERS, bundle, chunk, _TRUE, self._partial(f, pointers, bundle, chunk))
+        seen = self._all_keys
+        if self._hides_keys:
+            low, high = (f.load("i64", f.at(self._range(f, pointers, bundle, ranges), "i64", i64(n)), 8) for n in range(2))
+            seen = low, high
+        f.run(_CHUNK, BUFFERS, bundle, *self._part(f, seen, chunk), self._partial(f, pointers, bundle, chunk))
+
+    def _part(self, f: Function, span: tuple[Value, Value], chunk: Value) -> tuple[Value, Value]:
+        """Emit one of as many parts of a range of keys as there are chunks, whole panels each."""
+        low, high = span
+        panels = f.quotient(f.minus(high, low), self.b.panel)
+        step = f.times(f.quotient(f.plus(panels, i64(self.chunks - 1)), self.chunks), self.b.panel)
+        begin = least(f, f.plus(low, f.binary("mul", chunk, step)), high)
+        return begin, least(f, f.plus(begin, step), high)
 
     def _partial(self, f: Function, pointers: list[Value], bundle: Value, chunk: Value) -> Value:
         """Emit the address of the sums of a chunk in the workspace."""
@@ -180,7 +208,7 @@ class _FewQueries:
 
         def again() -> None:
             def chunk_of(chunk: Value, _: list[Value]) -> None:
-                f.run(_CHUNK, BUFFERS, bundle, chunk, _FALSE, self._partial(f, pointers, bundle, chunk))
+                f.run(_CHUNK, BUFFERS, bundle, *self._part(f, self._all_keys, chunk), self._partial(f, pointers, bundle, chunk))
 
             f.loop(i64(0), i64(self.chunks), 1, [], chunk_of, nonempty=True)
             self._combine(f, pointers, bundle, memory)
@@ -241,13 +269,10 @@ class _FewQueries:
     # a chunk of the keys
 
     def _write_chunk(self) -> None:
-        """Write the function that computes the sums of a chunk.
-
-        If it `skips`, keys are those from the first to the last that a query sees, or else all.
-        """
+        """Write the function that computes the sums of a bundle and a range of keys, whole panels."""
         a, b, work = self.a, self.b, self.b.work
-        bundle, chunk, skips, memory = Value("i64", "%bundle"), Value("i64", "%chunk"), Value("i1", "%skips"), Value("ptr", "%memory")
-        f = Function(self.writer.module, _CHUNK, [BUFFERS, bundle, chunk, skips, memory], "internal void")
+        bundle, low, high, memory = Value("i64", "%bundle"), Value("i64", "%low"), Value("i64", "%high"), Value("ptr", "%memory")
+        f = Function(self.writer.module, _CHUNK, [BUFFERS, bundle, low, high, memory], "internal void")
         pointers = [buffer_pointer(f, n) for n in range(a.operands)]
         rows, first = self.heads * b.queries, f.times(bundle, self.heads)
         queries, logits = f.alloca(work.type, rows * b.padded(self.q.width)), f.alloca(work.type, rows * b.pitch)
@@ -259,8 +284,6 @@ class _FewQueries:
             copy_rows(f, b, source, state.queries, 1.0 if self.is_paired else a.scale)
 
         self._each_head(f, begin)
-        start = f.times(chunk, b.keys)
-        low, high = self._seen(f, pointers, first, start, skips)
         keys = _Keys(low, f.minus(high, low))
 
         def attend() -> None:
@@ -278,30 +301,34 @@ class _FewQueries:
         f.branch(f.compare("icmp sgt", keys.size, i64(0)), attend)
         f.finish()
 
-    def _seen(self, f: Function, pointers: list[Value], first: Value, start: Value, skips: Value) -> tuple[Value, Value]:
-        """Emit the range of keys, whole panels, that queries of a task see in a chunk."""
+    @property
+    def _hides_keys(self) -> bool:
+        """Whether there may be keys that no query sees."""
+        return bool(self.a.masks) or self.a.window != Window()
+
+    @property
+    def _all_keys(self) -> tuple[Value, Value]:
+        """The range of all keys, in whole panels."""
+        return i64(0), i64(-(-self.a.keys // self.b.panel) * self.b.panel)
+
+    def _seen(self, f: Function, pointers: list[Value], bundle: Value) -> tuple[Value, Value]:
+        """Emit the range of keys, whole panels, from the first to the last that a query of a bundle sees."""
         a, b = self.a, self.b
-        panels = -(-a.keys // b.panel)
-        end = least(f, f.plus(start, i64(b.keys)), i64(panels * b.panel))
-        if not a.masks and a.window == Window():
-            return start, end
+        first, (start, end) = f.times(bundle, self.heads), self._all_keys
         heads = self.heads if any(mask.heads.strides[-1] for mask in a.masks) else 1
 
-        def scan() -> list[Value]:
-            def panel_of(key: Value, carried: list[Value]) -> list[Value]:
-                width = least(f, f.minus(i64(a.keys), key), i64(b.panel))
+        def panel_of(key: Value, carried: list[Value]) -> list[Value]:
+            width = least(f, f.minus(i64(a.keys), key), i64(b.panel))
 
-                def head_of(head: Value, seen: list[Value]) -> list[Value]:
-                    block = self._block(f, pointers, f.plus(first, head))._replace(key=key, width=width)
-                    return [f.binary("or", seen[0], block.is_seen(f))]
+            def head_of(head: Value, seen: list[Value]) -> list[Value]:
+                block = self._block(f, pointers, f.plus(first, head))._replace(key=key, width=width)
+                return [f.binary("or", seen[0], block.is_seen(f))]
 
-                (seen,) = f.loop(i64(0), i64(heads), 1, [_FALSE], head_of, nonempty=True)
-                low, high = carried
-                return [f.select(seen, least(f, low, key), low), f.select(seen, f.plus(key, i64(b.panel)), high)]
+            (seen,) = f.loop(i64(0), i64(heads), 1, [_FALSE], head_of, nonempty=True)
+            low, high = carried
+            return [f.select(seen, least(f, low, key), low), f.select(seen, f.plus(key, i64(b.panel)), high)]
 
-            return f.loop(start, end, b.panel, [end, start], panel_of, nonempty=True)
-
-        low, high = f.branch(skips, scan, lambda: [start, end])
+        low, high = f.loop(start, end, b.panel, [end, start], panel_of, nonempty=True)
         return low, high
 
     def _each_group(self, f: Function, keys: _Keys, body: Callable[[Value, Value, Value], None]) -> None:
@@ -324,16 +351,18 @@ class _FewQueries:
         start = at(f, array.head, rows.dtype.itemsize, f.times(index, rows.step))
         return [at(f, start, rows.dtype.itemsize, i64(n * rows.step)) for n in range(count)]
 
-    def _later(self, f: Function, array: _RowArray, following: _RowArray, keys: _Keys, key: Value) -> tuple[Value, Value]:
+    def _later(
+        self, f: Function, array: _RowArray, following: _RowArray, keys: _Keys, key: Value, *, continues: bool
+    ) -> tuple[Value, Value]:
         """Emit the address of what is read some keys later, and its stride in bytes.
 
-        It is in the same array, or in the one that is read next.
+        It is in the same array, or in the one that is read next: from the first of these keys on, or, if it `continues`, behind the last.
         """
         later = f.plus(key, i64(self.ahead))
         inside = f.compare("icmp slt", later, keys.size)
         strides = [i64(x.rows.step * x.rows.dtype.itemsize) for x in (array, following)]
         stride = strides[0] if strides[0] == strides[1] else f.select(inside, *strides)
-        number_ = f.plus(keys.first, f.select(inside, later, f.minus(later, keys.size)))
+        number_ = f.plus(keys.first, later if continues else f.select(inside, later, f.minus(later, keys.size)))
         return f.at(f.select(inside, array.head, following.head), "i8", f.binary("mul", number_, stride)), stride
 
     def _array(self, f: Function, pointers: list[Value], side: int, head: Value) -> _RowArray:
@@ -359,7 +388,7 @@ class _FewQueries:
             row_numbers = [f.plus(f.times(group, rows), i64(n)) for n in range(rows)]
 
             def some_keys(key: Value, part: Value) -> None:
-                addresses, later = self._rows(f, array, keys, key, several), self._later(f, array, following, keys, key)
+                addresses, later = self._rows(f, array, keys, key, several), self._later(f, array, following, keys, key, continues=False)
                 for start in range(0, rows, _TOGETHER):
                     query_rows = [
                         f.at(queries, work.type, f.times(n, b.padded(self.k.width))) for n in row_numbers[start : start + _TOGETHER]
@@ -437,7 +466,7 @@ class _FewQueries:
         def group_of(group: Value, begin: Value, end: Value) -> None:
             head = f.plus(first, f.times(group, a.shared))
             array = self._array(f, pointers, 2, head)
-            next_head = f.plus(head, i64(self.heads))
+            next_head = f.plus(head, i64(self.heads if self.chunks == 1 else 0))
             following = self._array(f, pointers, 1, f.select(f.compare("icmp slt", next_head, i64(a.stack)), next_head, head))
 
             def tile(start: int, column: Value, count: int, *, fetches: bool) -> None:
@@ -480,7 +509,7 @@ class _FewQueries:
         def several(key: Value, carried: list[Value]) -> list[Value]:
             totals = list(carried)
             rows = self._rows(f, array, keys, key, _SEVERAL)
-            later = None if following is None else self._later(f, array, following, keys, key)
+            later = None if following is None else self._later(f, array, following, keys, key, continues=self.chunks > 1)
             for n in range(0, _SEVERAL, group):
                 if later is not None:
                     for m in range(n, n + group):

@@ -34,7 +34,7 @@ from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objec
 from volta_fn.runtime.llvm.text import Function, Module, SharedFunction, Value, i64
 from volta_fn.runtime.system import nanoseconds
 from volta_fn.runtime.threads import compile_uninterrupted, on_own_thread, run_together, thread_count
-from volta_fn.targets.cpu.routine import WORTH_SHARING, routine_of
+from volta_fn.targets.cpu.routine import WORTH_SHARING, WORTH_WAKING, routine_of
 from volta_fn.targets.cpu.runtime import artifact
 from volta_fn.targets.cpu.runtime.artifact import Artifact, layout_of
 from volta_fn.targets.cpu.runtime.executor import Mode, Op, support_code_of_process
@@ -192,9 +192,11 @@ def _loaded_routine(entry: str, compiled: artifact.Compiled, addresses: Mapping[
     for number, launch in enumerate(compiled.launches):
         following = compiled.launches[number + 1 : number + 2]
         # A handler that raised must not end the program between a launch that changes something and the next one, which restores it.
-        long = launch.cost > WORTH_SHARING
+        long = launch.cost > WORTH_WAKING
         polls = (long or launch.restores) and not any(f.restores for f in following)
-        mode = (Mode.SHARED if long and launch.tasks > 1 else Mode(0)) | (Mode.POLLS if polls else Mode(0))
+        mode = Mode.POLLS if polls else Mode(0)
+        if launch.tasks > 1 and launch.cost > WORTH_SHARING:
+            mode |= Mode.SHARED | (Mode.WAKES if long else Mode(0))
         launches.append(LoadedLaunch(addresses[launch.symbol], launch.tasks, mode, launch.symbol, entry, code, launch.is_copy))
     return LoadedRoutine(tuple(launches), compiled.workspace, sum(launch.cost for launch in compiled.launches))
 

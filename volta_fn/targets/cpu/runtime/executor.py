@@ -50,7 +50,7 @@ _PTR = "ptr"
 
 
 def write_pool(module: Module) -> None:
-    """Define ``@share(function, buffers, tasks)`` and a worker's endless ``@work()``."""
+    """Define ``@share(function, buffers, tasks, wakes)`` and a worker's endless ``@work()``."""
     module.declare("pool", f"@pool = internal global [{_WORDS} x i64] zeroinitializer, align 64")
     write_affinity(module)
     _write_take(module)
@@ -138,13 +138,13 @@ def _write_take(module: Module) -> None:
 
 
 def _write_share(module: Module) -> None:
-    function, buffers, tasks = Value(_PTR, "%function"), Value(_PTR, "%buffers"), Value("i64", "%tasks")
-    f = Function(module, "share", [function, buffers, tasks])
+    function, buffers, tasks, wakes = Value(_PTR, "%function"), Value(_PTR, "%buffers"), Value("i64", "%tasks"), Value("i1", "%wakes")
+    f = Function(module, "share", [function, buffers, tasks, wakes])
     pair = f.let("{ i64, i1 }", f"cmpxchg {_word(_TAKEN)}, i64 0, i64 1 seq_cst seq_cst")
     free = f.let("i1", f"extractvalue {pair}, 1")
 
     def together() -> None:
-        _announce(f, function, buffers, tasks)
+        _announce(f, function, buffers, tasks, wakes)
         f.run("take", i64(0))
         _write(f, _OPEN, i64(0))
 
@@ -173,8 +173,8 @@ def _write_share(module: Module) -> None:
     f.finish()
 
 
-def _announce(f: Function, function: Value, buffers: Value, tasks: Value) -> None:
-    """Emit the announcement of a launch in chunks, and wake sleeping workers."""
+def _announce(f: Function, function: Value, buffers: Value, tasks: Value, wakes: Value) -> None:
+    """Emit the announcement of a launch in chunks, which may wake sleeping workers."""
     f.store(function, _word(_FUNCTION), 8)
     f.store(buffers, _word(_BUFFERS), 8)
     f.store(tasks, _word(_TASKS), 8)
@@ -196,7 +196,7 @@ def _announce(f: Function, function: Value, buffers: Value, tasks: Value) -> Non
         system.wake_all(f, _word(_CONDITION))
         system.unlock(f, _word(_MUTEX))
 
-    f.branch(f.compare("icmp sgt", _read(f, _SLEEPERS), i64(0)), wake)
+    f.branch(f.binary("and", wakes, f.compare("icmp sgt", _read(f, _SLEEPERS), i64(0))), wake)
 
 
 def _write_work(module: Module) -> None:
@@ -361,10 +361,12 @@ class Op(IntEnum):
 class Mode(IntFlag):
     """How a launch runs: by itself on the calling thread, unless these say otherwise."""
 
-    #: Other threads help.
+    #: Other threads that are awake help.
     SHARED = 1
     #: It takes so long that signals are handled after it, and a handler that raised ends the program.
     POLLS = 2
+    #: It takes so long that threads are woken to help.
+    WAKES = 4
 
 
 #: The most buffers of a routine: its arrays and a workspace.
@@ -457,12 +459,13 @@ def _run(f: _Command) -> Value:
         return f.compare("icmp ne", f.binary("and", mode, i64(flag)), i64(0))
 
     def share() -> None:
-        f.run("share", function, buffers, tasks)
+        f.run("share", function, buffers, tasks, wakes)
 
     def alone() -> None:
         f.do(f"call void {function.name}({buffers}, i64 0, {tasks})")
 
-    f.branch(has(Mode.SHARED), share, alone)
+    wakes, any_awake = has(Mode.WAKES), f.compare("icmp slt", _read(f, _SLEEPERS), _read(f, _WORKERS))
+    f.branch(f.binary("and", has(Mode.SHARED), f.binary("or", wakes, any_awake)), share, alone)
     f.advance(f.binary("add", count, i64(5)))
     return f.branch(has(Mode.POLLS), lambda: [f.call("poll_signals", "i64", _SIGNALS)], lambda: [_OK])[0]
 
