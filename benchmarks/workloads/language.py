@@ -209,11 +209,11 @@ def torch_weights(p: dict[str, Any], prepare: Callable[[Any], Any]) -> dict[str,
     return {name: [branch(x) for x in value] if isinstance(value, list) else branch(value) for name, value in p.items()}
 
 
-def decode(rng: np.random.Generator, model: Model, stored: str) -> Case:
-    """Decode a token of one sequence; the tokens count up, so that all do the same."""
-    empty = lambda: np.zeros((1, CACHE, model.key_heads, model.features), np.float32)
+def decode(rng: np.random.Generator, model: Model, stored: str, rows: int = 1) -> Case:
+    """Decode a token of each sequence; the tokens count up, so that all do the same."""
+    empty = lambda: np.zeros((rows, CACHE, model.key_heads, model.features), np.float32)
     cache = [(empty(), empty()) for _ in range(model.layers)]
-    state = {"cache": cache, "tokens": np.ones((1, 1), np.int32), "position": np.array(START, np.int32)}
+    state = {"cache": cache, "tokens": np.ones((rows, 1), np.int32), "position": np.array(START, np.int32)}
 
     def functional(lib: Library) -> Any:
         kept = store(lib, stored)

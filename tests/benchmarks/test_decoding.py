@@ -1,27 +1,30 @@
-"""The benchmark of decoding runs in both layouts, and both frameworks choose the same tokens."""
+"""The benchmark of decoding: its rows, and the same numbers by both frameworks for batches."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from benchmarks.decoding import TINY, torch, volta, weights
+from benchmarks.decoding import KINDS
+from benchmarks.workloads.case import arrays_in, contestant
+from benchmarks.workloads.language import TINY, decode
 
 
-def test_it_prints_a_row_for_each_number_of_sequences() -> None:
-    command = [sys.executable, "-m", "benchmarks.decoding", "--quick", "--rows", "1", "2", "--layout", "linear"]
+def test_it_prints_a_row_for_each_number_of_sequences_and_kind() -> None:
+    command = [sys.executable, "-m", "benchmarks.decoding", "--quick", "--rows", "1", "2"]
     rows = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert [row.partition(":")[0].split()[-2:] for row in rows[1:]] == [["1", "sequences"], ["2", "sequences"]]
-    assert all("of the bandwidth" in row for row in rows[1:])
+    assert [row.split(", ")[1:3] for row in rows[1:]] == [[f"{n} sequences", kind] for n in (1, 2) for kind in KINDS]
+    assert all("of the bandwidth" in row and "times as fast" in row for row in rows[1:])
 
 
-@pytest.mark.parametrize("layout", ["torch", "linear"])
-def test_frameworks_choose_the_same_tokens(layout: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_frameworks_compute_the_same_logits(kind: str) -> None:
     pytest.importorskip("torch")
-    arrays = weights(TINY, layout)
-    mine, other = (make(TINY, layout, arrays, 3) for make in (volta, torch))
-    assert other is not None
+    case = decode(np.random.default_rng(0), TINY, kind, 3)
+    mine, other = (contestant(framework, case) for framework in ("volta_fn", "torch"))
     for _ in range(3):
-        assert (mine() == other()).all()
+        (ours,), (theirs,) = arrays_in(mine.call()), arrays_in(other.call())
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=case.tolerance * abs(theirs).max())
