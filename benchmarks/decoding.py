@@ -89,10 +89,8 @@ def main() -> None:
                 seconds = statistics.median(ours)
                 text = f"{1e3 * seconds:.2f} ms ({sizes[kind] / seconds / peak:.0%} of the bandwidth)"
                 peer = f", {quotient(ours, times[kind, 'torch']):.2f} of PyTorch's time" if "torch" in frameworks else ""
-                print(
-                    f"{name}, {rows} sequences, {kind}, {sizes[kind] / 1e6:.0f} MB: {text}, {quotient(first, ours):.2f} times as fast{peer}",
-                    flush=True,
-                )
+                label = f"{name}, {rows} sequences, {kind}, {sizes[kind] / 1e6:.0f} MB"
+                print(f"{label}: {text}, {quotient(first, ours):.2f} times as fast{peer}", flush=True)
 
 
 if __name__ == "__main__":
