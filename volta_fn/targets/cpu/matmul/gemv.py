@@ -37,7 +37,7 @@ from volta_fn.targets.cpu.scalars.number import lanes_below
 
 _FEW = 8  # most rows of the smaller operand
 _AHEAD = 16 << 10  # bytes by which the matrix is prefetched
-_TASK_STEPS = 10_000  # vectors multiplied in a task
+_TASK_STEPS = 2_500
 _DOT_STEP, _FAR_STEP = 0.3, 1.5  # nanoseconds for each, and where operands come from memory (64 bytes at 42 GB/s)
 _NEAR = 1 << 20  # bytes that a core's caches hold
 
@@ -110,8 +110,10 @@ class DotProducts:
         #: Whether rows of the matrix are one stream: contiguous, and read in order.
         self.is_stream = matrix.outer.stride == k and self.blocking.splits == 1
         itemsize = matrix.dtype.itemsize
-        # Numbers of 16 bits are weights, which come from memory. Wider matrices that are read again and again take up to 1.25 of the time.
-        is_single = self.few == 1 and not work.biased and itemsize == 2 and work.lanes * work.group * itemsize == CACHE_LINE
+        #: Whether the matrix has numbers of 16 bits, which are weights and come from memory.
+        self.reads_weights = self.few == 1 and not work.biased and itemsize == 2
+        # Wider matrices that are read again and again take up to 1.25 of the time.
+        is_single = self.reads_weights and work.lanes * work.group * itemsize == CACHE_LINE
         #: Whether a line of a long stream takes one instruction, so that the hardware prefetches most by itself.
         self.is_light = self.is_stream and is_single and many * k * itemsize >= _LARGE and k * itemsize % _COLLIDING != 0
         if self.is_light:
@@ -125,7 +127,8 @@ class DotProducts:
         self._write(-(-self.groups // self.each))
         matrix = problem.rhs if self.by_columns else problem.lhs
         read_once = problem.batch * max(problem.m, problem.n) * problem.k * matrix.dtype.itemsize
-        return _with_combination(self, Launch(self.name, tasks, vectors * (_DOT_STEP if read_once <= _NEAR else _FAR_STEP)))
+        step = _DOT_STEP if read_once <= _NEAR and not self.reads_weights else _FAR_STEP
+        return _with_combination(self, Launch(self.name, tasks, vectors * step))
 
     def _write(self, chunks: int) -> None:
         blocking = self.blocking
