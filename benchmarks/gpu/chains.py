@@ -20,7 +20,7 @@ _SECONDS, _FEWEST, _MOST = 0.004, 2, 200
 def chain(program: Callable[[], Any], repeats: int) -> Callable[[], float]:
     """Return a function that gives the seconds of one call of a jitted program.
 
-    It is one of several that wait for each other: the program's dispatches are repeated in one recording, and write the same memory.
+    It is one of several that wait for each other: the program's dispatches are repeated in one replay, and write the same memory.
     """
     steps, kept = steps_of(program)
     run = _runner(steps, repeats)
@@ -35,7 +35,7 @@ def chain(program: Callable[[], Any], repeats: int) -> Callable[[], float]:
 def repeated(steps: Sequence[Step], repeats: int) -> float:
     """Return the seconds of some dispatches.
 
-    They are repeated in one recording. Their memory must last.
+    They are repeated in one replay. Their memory must last.
     """
     run = _runner(steps, repeats)
     return min(run() for _ in range(3))
@@ -78,8 +78,8 @@ def steps_of(program: Callable[[], Any]) -> tuple[list[Step], list[Any]]:
         kept.append(call)
         return one(call, run)
 
-    without_recordings = mock.patch.object(type(opened_gpu().driver), "recording", lambda self, steps: None)
-    with mock.patch.object(Queue, "play", played), mock.patch.object(Call, "step", held), without_recordings:
+    without_replays = mock.patch.object(type(opened_gpu().driver), "replay_parts", lambda self, steps: None)
+    with mock.patch.object(Queue, "play", played), mock.patch.object(Call, "step", held), without_replays:
         vf.block_until_ready(program())
         opened_gpu().pipelines.upgrades.settle()
         steps.clear()

@@ -56,7 +56,7 @@ def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -
         play(queue, steps)
 
     play = Queue.play
-    one_by_one = mock.patch.object(type(opened_gpu().driver), "recording", lambda self, steps: None)
+    one_by_one = mock.patch.object(type(opened_gpu().driver), "replay_parts", lambda self, steps: None)
     with mock.patch.object(Call, "step", recorded), mock.patch.object(Queue, "play", watched), one_by_one:
         for _ in range(2):
             wait(call())
