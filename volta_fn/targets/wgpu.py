@@ -13,7 +13,7 @@ import re
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -356,8 +356,12 @@ class WgpuDriver:
 
         def part(start: int) -> ReplayPart:
             address, count = first + 8 * WORDS * start, min(_PART, len(steps) - start)
-            # The default keeps the table alive, whose address is used.
-            return ReplayPart(count, lambda table=table: write(self.open_pass(), address, count))  # type: ignore[misc]
+
+            def change(changes: Mapping[int, Step]) -> bool:  # keeps the table alive, whose address is used
+                table[[start + number for number in changes]] = packed([*changes.values()])
+                return True
+
+            return ReplayPart(count, lambda: write(self.open_pass(), address, count), change)
 
         return [part(start) for start in range(0, len(steps), _PART)]
 

@@ -430,8 +430,15 @@ class FakeCuda:
     def do_cuGraphUpload(self, executable: int, stream: int) -> None:
         assert self.objects[executable][0] == "executable"
 
-    def do_cuGraphLaunch(self, executable: int, stream: int) -> None:
+    def do_cuGraphExecKernelNodeSetParams_v2(self, executable: int, handle: int, parameters: int) -> None:
+        node = KernelNodeParameters.from_address(parameters)
+        run = self._launch(node.function, tuple(node.grid), tuple(node.threads), node.parameters)
         nodes = self.objects[executable][1]
+        (number,) = [number for number, (other, *_) in enumerate(nodes) if other == handle]
+        nodes[number] = (*nodes[number][:2], run)
+
+    def do_cuGraphLaunch(self, executable: int, stream: int) -> None:
+        nodes = list(self.objects[executable][1])  # changes concern later launches
         self._enqueue(lambda: self._run_nodes(nodes), stream)
 
     def _run_nodes(self, nodes: list[Any]) -> None:

@@ -457,6 +457,24 @@ def test_a_recording_runs_as_its_dispatches_do(device: NvidiaDriver, cuda: FakeC
     assert [len(node[1]) for node in cuda.graphs()[0]] == [0, 1, 1, 1, 1, 1]
 
 
+@pytest.mark.parametrize("count", [2, 6], ids=["launches", "a graph"])
+def test_dispatches_of_a_recording_are_changed(count: int, device: NvidiaDriver, cuda: FakeCuda) -> None:
+    """For what is written from then on; empty dispatches, which the driver does not see, have numbers, too."""
+    steps, blocks = chain_of(device, count)
+    steps.insert(1, steps[0]._replace(workgroups=(0, 1, 1)))
+    (part,) = device.replay_parts(steps)
+    part.write()
+    assert read(device, cuda, blocks[-1], 4) == [1 + count]
+    other = device.allocate(4)
+    device.write(other, array(5), 0)
+    assert part.change({count: step(device, "add", (blocks[-2], 4), (other, 4), written=1), 1: steps[1]})
+    part.write()
+    before = read(device, cuda, blocks[-2], 4)[0]
+    assert read(device, cuda, blocks[-1], 4) == [1 + count]
+    assert read(device, cuda, other, 4) == [5 + before]
+    assert cuda.count("cuGraphExecKernelNodeSetParams_v2") == (count > 2)
+
+
 def test_recordings_with_indirect_grids(device: NvidiaDriver, cuda: FakeCuda) -> None:
     a, grids = device.allocate(4), device.allocate(16, grids=True)
     device.write(a, array(1), 0)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
+from tests.targets.gpu.test_recordings import check_history
 from tests.targets.nvidia.emulated_gpu import device
 from tests.targets.nvidia.fake_cuda import FakeCuda
 from volta_fn import lax
@@ -120,8 +121,11 @@ def test_loops(name: str, is_new: bool, gpu: Device, fake: FakeCuda, monkeypatch
     assert (fake.count("cuGraphAddNode") > loops) == is_new
 
 
-def train(steps: int) -> tuple[np.ndarray, float]:
-    """Return parameters and the loss after some steps of training, whose parameters are updated in place."""
+def train(steps: int, *, keeps: bool = False) -> tuple[np.ndarray, list[float]]:
+    """Return parameters and losses after some steps of training, whose parameters are updated in place.
+
+    Losses are those of all steps if it `keeps` them, or else the last one.
+    """
 
     def loss(p: Any, x: Any) -> Any:
         return jnp.mean((jnp.tanh(x @ p[0]) @ p[1] - 1) ** 2)
@@ -132,9 +136,11 @@ def train(steps: int) -> tuple[np.ndarray, float]:
 
     step = vf.jit(update, donate_argnums=0)
     p, x = (jnp.ones((9, 5)) * 0.1, jnp.ones((5, 2)) * 0.2), jnp.asarray(X)
+    losses: list[Any] = []
     for _ in range(steps):
         p, value = step(p, x)
-    return np.asarray(p[0]), float(value)
+        losses = [*losses, value] if keeps else [value]
+    return np.asarray(p[0]), [float(value) for value in losses]
 
 
 def test_training_is_launched_by_graphs(gpu: Device, fake: FakeCuda) -> None:
@@ -145,6 +151,19 @@ def test_training_is_launched_by_graphs(gpu: Device, fake: FakeCuda) -> None:
     np.testing.assert_allclose(actual[0], weights, rtol=1e-5)
     np.testing.assert_allclose(actual[1], loss, rtol=1e-5)
     assert fake.count("cuGraphLaunch") > graphs
+    assert fake.count("cuLaunchKernel") - launched < 60
+
+
+def test_training_that_keeps_each_loss_is_launched_by_one_graph(gpu: Device, fake: FakeCuda) -> None:
+    """The loss is in another block each time, so that the graph's dispatch that writes it is changed."""
+    losses = train(12, keeps=True)
+    launched, made = fake.count("cuLaunchKernel"), fake.count("cuGraphInstantiateWithFlags")
+    with vf.default_device(gpu):
+        actual = train(12, keeps=True)
+    np.testing.assert_allclose(actual[0], losses[0], rtol=1e-5)
+    np.testing.assert_allclose(actual[1], losses[1], rtol=1e-5)
+    assert fake.count("cuGraphExecKernelNodeSetParams_v2")
+    assert fake.count("cuGraphInstantiateWithFlags") - made <= 2
     assert fake.count("cuLaunchKernel") - launched < 60
 
 
@@ -202,3 +221,9 @@ def test_dispatches_are_timed(gpu: Device) -> None:
         timed(False, gpu.backend.gpu.put(X))
         times = timed.times()
     assert times and all(begin < end for _, begin, end in times)
+
+
+@pytest.mark.parametrize("donates", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_results_do_not_depend_on_blocks(seed: int, donates: bool, gpu: Device) -> None:
+    check_history(gpu, seed, donates=donates)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -92,10 +92,12 @@ AnyStep = Step | Repeat
 
 
 class ReplayPart(NamedTuple):
-    """A part of a replay: a number of dispatches, and what writes them."""
+    """A part of a replay: a number of dispatches, what writes them, and what changes some of them."""
 
     dispatches: int
     write: Callable[[], None]
+    #: Changes dispatches, by their numbers in the part. False if it changes none of them, since the replay has to be made anew.
+    change: Callable[[Mapping[int, Step]], bool]
 
 
 class Errors(Protocol):

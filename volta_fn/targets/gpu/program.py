@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -132,10 +132,11 @@ def shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
 #
 # The commands of a program between two steps that need the host are a *command list*. When it is first written to the queue, it is kept as
 # a *recording*: pipelines, bind groups and grids, which can be written again as long as the blocks of memory are the same. They often are,
-# since blocks are leased in a fixed order.
+# since blocks are leased in a fixed order. Where they are not, as in a loop that keeps the loss of each step, the dispatches that use other
+# blocks are changed in a recording that exists; blocks that come up again get a recording to themselves.
 
-#: The most recordings of a command list.
-_RECORDINGS = 8
+#: The most recordings of a command list, and the most keys of which it is remembered that they came up.
+_RECORDINGS, _MOST_SEEN = 8, 1 << 10
 
 
 class Recording:
@@ -156,6 +157,56 @@ class Recording:
         else:
             queue.replay(self.parts)
 
+    def change(self, changes: Mapping[int, Step]) -> None:
+        """Change dispatches, by their numbers."""
+        for number, step in changes.items():
+            self.steps[number] = step
+        first = 0
+        for part in self.parts or ():
+            some = {number - first: step for number, step in changes.items() if first <= number < first + part.dispatches}
+            if some and not part.change(some):
+                self.parts, self.is_prepared = None, False
+                return
+            first += part.dispatches
+
+
+class SlotUses:
+    """Which dispatches of a recording use each slot."""
+
+    def __init__(self, commands: Sequence[Command]) -> None:
+        #: By slot: dispatches by their numbers in the recording.
+        self.dispatches: dict[int, dict[int, Run]] = {}
+        #: The slots that loops use, whose dispatches are many, or of one step.
+        self.in_loops: set[int] = set()
+        count = 0
+        for command in commands:
+            if isinstance(command, Run):
+                for slot in _slots_of(command):
+                    self.dispatches.setdefault(slot, {})[count] = command
+            else:
+                self.in_loops.update([slot for run in runs([command]) for slot in _slots_of(run)])
+                if isinstance(command, While):
+                    self.in_loops.add(command.flag.slot.number)
+            count += _step_count(command)
+
+    def of(self, slots: Iterable[int]) -> dict[int, Run] | None:
+        """Return the dispatches that use some slots; None if loops use them."""
+        found: dict[int, Run] = {}
+        for slot in slots:
+            if slot in self.in_loops:
+                return None
+            found.update(self.dispatches.get(slot, {}))
+        return found
+
+
+def _slots_of(run: Run) -> list[int]:
+    return [*[span.slot.number for span in run.ranges], *([] if run.region is None else [run.region.grids.number])]
+
+
+def _step_count(command: Command) -> int:
+    """Return the number of steps that a command is in a recording."""
+    return command.iterations * sum(map(_step_count, command.body)) if isinstance(command, Loop) else 1
+
 
 class CommandList:
     """Commands that run without the host."""
@@ -164,8 +215,11 @@ class CommandList:
         self.commands = commands
         #: By the blocks of a call and the iterations of the loops around the list.
         self.recordings: dict[Any, Recording] = {}
+        #: The hashes of keys that came up.
+        self.seen: set[int] = set()
         #: The epoch of the device's memory that the recordings are of: it changes when blocks are released.
         self.epoch = -1
+        self._uses: SlotUses | None = None
 
     def recording(self, key: tuple[Any, ...], epoch: int) -> Recording | None:
         """Return the recording for some blocks and iterations.
@@ -174,8 +228,35 @@ class CommandList:
         """
         if self.epoch != epoch:
             self.recordings.clear()
+            self.seen.clear()
             self.epoch = epoch
         return self.recordings.get(key)
+
+    def changed(self, key: tuple[Any, ...], step: Callable[[Run], Step]) -> Recording | None:
+        """Return the latest recording with its dispatches changed to the blocks of another key; None if a new one is better.
+
+        It is if the key comes up again, and there may be more recordings. `step` resolves a dispatch for the key.
+        """
+        is_known = hash(key) in self.seen
+        self.seen.add(hash(key))
+        if len(self.seen) > _MOST_SEEN:
+            self.seen.clear()
+        if not self.recordings or (is_known and len(self.recordings) < _RECORDINGS):
+            return None
+        latest = next(reversed(self.recordings))
+        (before, *iterations), (after, *others) = latest, key
+        # Where a block is used twice, dispatches wait for each other otherwise.
+        if iterations != others or not len({*zip(before, after, strict=True)}) == len({*before}) == len({*after}):
+            return None
+        if self._uses is None:
+            self._uses = SlotUses(self.commands)
+        dispatches = self._uses.of([slot for slot, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]])
+        if dispatches is None:
+            return None
+        recording = self.recordings.pop(latest)
+        recording.change({number: step(run) for number, run in dispatches.items()})
+        self.recordings[key] = recording
+        return recording
 
     def keep(self, key: tuple[Any, ...], steps: list[AnyStep]) -> None:
         """Store the steps that were written for some blocks and iterations as a recording."""
@@ -256,7 +337,7 @@ class Call:
         gpu.pipelines.limit_groups()
         epoch = gpu.recordings_epoch
         key = (self.key, *self.iterations.values())
-        recording = command_list.recording(key, epoch)
+        recording = command_list.recording(key, epoch) or command_list.changed(key, self.step)
         if recording is not None:
             recording.replay(self.queue)
             return

@@ -102,9 +102,9 @@ class Queue:
 
     def replay(self, parts: Sequence[ReplayPart]) -> None:
         """Write the dispatches of a recording again."""
-        for dispatches, write in parts:
-            write()
-            self.wrote(dispatches)
+        for part in parts:
+            part.write()
+            self.wrote(part.dispatches)
 
     def play_timed(self, timestamps: Timestamps, step: Step) -> None:
         """Write a dispatch between two timestamps."""

@@ -12,7 +12,7 @@ import functools
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -32,6 +32,7 @@ from volta_fn.targets.nvidia.stream import (
     Accesses,
     BindGroup,
     ConditionKernel,
+    ExecutableGraph,
     HostReadbacks,
     Kernel,
     KernelNode,
@@ -112,12 +113,13 @@ class EventTimestamps:
 class GraphReplay:
     """A graph of dispatches, launched in the stream."""
 
-    __slots__ = ("__weakref__", "_driver", "_handle", "_peers")
+    __slots__ = ("__weakref__", "_driver", "_graph", "_peers", "_places")
 
-    def __init__(self, driver: NvidiaDriver, handle: int, peers: Sequence[tuple[int, ...]]) -> None:
-        self._driver, self._handle = driver, handle
+    def __init__(self, driver: NvidiaDriver, graph: ExecutableGraph, steps: Sequence[AnyStep]) -> None:
+        self._driver, self._graph = driver, graph
         #: The groups of processes of its collectives.
-        self._peers = peers
+        self._peers = peers_of(steps)
+        self._places = _places(steps)
 
     def write(self) -> None:
         """Write the dispatches."""
@@ -125,19 +127,41 @@ class GraphReplay:
         for ranks in self._peers:
             driver.peers.launched(ranks)
         with driver.context:
-            status = driver.launch_graph(self._handle, driver.stream)
+            status = driver.launch_graph(self._graph.handle, driver.stream)
             if status:
                 driver.call_errors.check(status, "cuGraphLaunch")
         driver.progress.is_pending = True
+
+    def change(self, changes: Mapping[int, Step]) -> bool:
+        """Change dispatches but collectives, by the numbers that they have among all steps."""
+        driver = self._driver
+        if peers_of([*changes.values()]):
+            return False
+        with driver.context:
+            for number, step in changes.items():
+                if number in self._places:
+                    self._graph.change(driver.functions, driver.call_errors, self._places[number], _kernel_node(step))
+        return True
 
 
 class LaunchReplay:
     """A few dispatches, whose arguments are ready to be passed."""
 
-    __slots__ = ("_arguments", "_driver", "_launches", "_peers")
+    __slots__ = ("_arguments", "_driver", "_launches", "_peers", "_steps")
 
     def __init__(self, driver: NvidiaDriver, steps: Sequence[Step]) -> None:
-        self._driver = driver
+        self._driver, self._steps = driver, [*steps]
+        self._prepare()
+
+    def change(self, changes: Mapping[int, Step]) -> bool:
+        """Change dispatches, by the numbers that they have among all steps."""
+        for number, step in changes.items():
+            self._steps[number] = step
+        self._prepare()
+        return True
+
+    def _prepare(self) -> None:
+        driver, steps = self._driver, [step for step in _nonempty(self._steps) if isinstance(step, Step)]
         self._peers = peers_of(steps)
         self._launches = [
             (LaunchConfiguration(step.workgroups, step.pipeline.threads, step.pipeline.shared, driver.stream), parameters_of(step))
@@ -184,6 +208,17 @@ def _nonempty(steps: Sequence[AnyStep]) -> list[AnyStep]:
     return [step for step in steps if isinstance(step, Repeat) or 0 not in step.workgroups]
 
 
+def _places(steps: Sequence[AnyStep]) -> dict[int, int]:
+    """Return the numbers that steps have among those that are not empty."""
+    numbers = [number for number, step in enumerate(steps) if isinstance(step, Repeat) or 0 not in step.workgroups]
+    return {number: place for place, number in enumerate(numbers)}
+
+
+def _kernel_node(step: Step) -> KernelNode:
+    kernel = step.pipeline
+    return KernelNode(kernel.function, step.workgroups, kernel.threads, kernel.shared, parameters_of(step))
+
+
 class NvidiaDriver:
     """An open GPU.
 
@@ -224,7 +259,7 @@ class NvidiaDriver:
         #: Data that was written, with the number of its batch: the driver may read page-locked memory later.
         self._sources: deque[tuple[int, np.ndarray]] = deque()
         #: The executable graphs of recordings, and the events of timestamps.
-        self._graphs: Finalized[int] = Finalized()
+        self._graphs: Finalized[ExecutableGraph] = Finalized()
         self._timing = Events(loaded, self.call_errors, 0)
         self._timed: Finalized[list[int]] = Finalized()
         self._loops: ConditionKernel | None = None
@@ -407,30 +442,31 @@ class NvidiaDriver:
 
         They are launches, too, if there is no memory for a graph. None if it has loops, which cannot be launches.
         """
-        dispatches = [step for step in _nonempty(steps) if isinstance(step, Step)]
-        loops, graph = any(isinstance(step, Repeat) for step in steps), None
-        if loops or len(dispatches) >= _SHORTEST_GRAPH:
+        dispatches = [step for step in steps if isinstance(step, Step)]
+        has_loops, graph = len(dispatches) < len(steps), None
+        if has_loops or len(_nonempty(dispatches)) >= _SHORTEST_GRAPH:
             with contextlib.suppress(OutOfMemoryError):
                 graph = self._graph(steps)
-        if loops and graph is None:
+        if has_loops and graph is None:
             return None
-        return (ReplayPart(len(steps), (graph or LaunchReplay(self, dispatches)).write),)
+        replay = graph or LaunchReplay(self, dispatches)
+        return (ReplayPart(len(steps), replay.write, replay.change),)
 
     def _graph(self, steps: Sequence[AnyStep]) -> GraphReplay:
         """Return a graph of dispatches."""
-        steps = _nonempty(steps)
-        nodes = self._nodes(steps)
-        edges = dependences([accesses_of(step) for step in steps])
-        nodes = with_priorities(nodes, edges, [isinstance(step, Step) and bool(step.bind_group.peers) for step in steps])
+        some = _nonempty(steps)
+        nodes = self._nodes(some)
+        edges = dependences([accesses_of(step) for step in some])
+        nodes = with_priorities(nodes, edges, [isinstance(step, Step) and bool(step.bind_group.peers) for step in some])
         condition = self._condition_kernel() if any(isinstance(node, LoopNode) for node in nodes) else None
         with self.context:
             self._destroy_dropped_graphs()
             instantiation = functools.partial(instantiate, self.functions, self.call_errors, nodes, edges, self.stream, condition)
-            handle = with_memory(instantiation, self)
+            graph = with_memory(instantiation, self)
         log.debug("a graph of %d dispatches with %d edges", len(nodes), sum(map(len, edges)))
-        graph = GraphReplay(self, handle, peers_of(steps))
-        self._graphs.add(graph, handle)
-        return graph
+        replay = GraphReplay(self, graph, steps)
+        self._graphs.add(replay, graph)
+        return replay
 
     def _nodes(self, steps: Sequence[AnyStep]) -> tuple[Node, ...]:
         """Return the nodes of dispatches."""
@@ -439,8 +475,7 @@ class NvidiaDriver:
             if isinstance(step, Repeat):
                 nodes.append(self._loop(step))
             else:
-                kernel = step.pipeline
-                nodes.append(KernelNode(kernel.function, step.workgroups, kernel.threads, kernel.shared, parameters_of(step)))
+                nodes.append(_kernel_node(step))
         return tuple(nodes)
 
     def _loop(self, step: Repeat) -> LoopNode:
@@ -477,8 +512,8 @@ class NvidiaDriver:
 
     def _destroy_dropped_graphs(self) -> None:
         """Destroy the graphs of recordings that were dropped; those under way end first."""
-        for handle in self._graphs.drain():
-            self.functions.cuGraphExecDestroy(handle)
+        for graph in self._graphs.drain():
+            graph.destroy(self.functions)
 
     def submit(self, number: int) -> None:
         """Submit the commands written since the last batch as batch `number`."""

@@ -87,6 +87,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuGraphInstantiateWithFlags": (_RESULT, _HANDLE, _FLAGS),
     "cuGraphUpload": (_HANDLE, _HANDLE),
     "cuGraphLaunch": (_HANDLE, _HANDLE),
+    "cuGraphExecKernelNodeSetParams_v2": (_HANDLE, _HANDLE, _HANDLE),
     "cuGraphExecDestroy": (_HANDLE,),
 }
 

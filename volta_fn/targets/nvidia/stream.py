@@ -307,6 +307,10 @@ class KernelNode(NamedTuple):
     #: The lower it is, the earlier its blocks start when several kernels are ready.
     priority: int = 0
 
+    def parameters_of_node(self) -> KernelNodeParameters:
+        """Return what the driver is told of the node."""
+        return KernelNodeParameters(self.function, self.grid, self.threads, self.shared_bytes, self.parameters.address, None, None, None)
+
 
 class LoopNode(NamedTuple):
     """A graph that is repeated while a word in memory is not zero."""
@@ -386,14 +390,12 @@ class _Builder:
         return handles
 
     def _kernel(self, graph: int, kernel: KernelNode, before: Sequence[int]) -> int:
-        function, grid, threads, shared, parameters, priority = kernel
-        node = KernelNodeParameters(function, grid, threads, shared, parameters.address, None, None, None)
-        result = ctypes.c_void_p()
+        node, result = kernel.parameters_of_node(), ctypes.c_void_p()
         array = (ctypes.c_void_p * len(before))(*before) if before else None
         status = self._functions.cuGraphAddKernelNode_v2(ctypes.byref(result), graph, array, len(before), ctypes.byref(node))
         self._errors.check(status, "cuGraphAddKernelNode")
-        if priority:
-            attribute = ctypes.create_string_buffer(struct.pack("<i", priority), _ATTRIBUTE_BYTES)
+        if kernel.priority:
+            attribute = ctypes.create_string_buffer(struct.pack("<i", kernel.priority), _ATTRIBUTE_BYTES)
             status = self._functions.cuGraphKernelNodeSetAttribute(result, _PRIORITY, ctypes.addressof(attribute))
             self._errors.check(status, "cuGraphKernelNodeSetAttribute")
         return result.value or 0
@@ -419,6 +421,25 @@ class _Builder:
         return result.value or 0
 
 
+class ExecutableGraph(NamedTuple):
+    """The handles of a graph that can be launched, of the graph that it was made of, and of that one's nodes."""
+
+    handle: int
+    source: int
+    nodes: Sequence[int]
+
+    def change(self, loaded: Functions, errors: CallErrors, number: int, kernel: KernelNode) -> None:
+        """Change a node for launches from now on, in the current context."""
+        node = kernel.parameters_of_node()
+        status = loaded.cuGraphExecKernelNodeSetParams_v2(self.handle, self.nodes[number], ctypes.byref(node))
+        errors.check(status, "cuGraphExecKernelNodeSetParams")
+
+    def destroy(self, loaded: Functions) -> None:
+        """Destroy both graphs; launches that are under way end first."""
+        loaded.cuGraphExecDestroy(self.handle)
+        loaded.cuGraphDestroy(self.source)
+
+
 def instantiate(
     loaded: Functions,
     errors: CallErrors,
@@ -426,26 +447,28 @@ def instantiate(
     edges: Sequence[Sequence[int]],
     stream: int,
     condition: ConditionKernel | None = None,
-) -> int:
-    """Return the handle of an executable graph, which the caller destroys.
+) -> ExecutableGraph:
+    """Return an executable graph, which the caller destroys.
 
     It is uploaded in a stream, whose context is current. Loops need a `condition`. Raises `DeviceError` or `OutOfMemoryError`.
     """
     graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
     errors.check(loaded.cuGraphCreate(ctypes.byref(graph), 0), "cuGraphCreate")
+    source = graph.value or 0
     try:
-        _Builder(loaded, errors, condition).add(graph.value or 0, nodes, edges)
+        handles = _Builder(loaded, errors, condition).add(source, nodes, edges)
         flags = _USE_PRIORITIES if any(isinstance(node, KernelNode) and node.priority for node in nodes) else 0
         errors.check(loaded.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, flags), "cuGraphInstantiate")
-    finally:
-        loaded.cuGraphDestroy(graph)
-    handle = executable.value or 0
-    try:
-        errors.check(loaded.cuGraphUpload(handle, stream), "cuGraphUpload")
     except VoltaError:
-        loaded.cuGraphExecDestroy(handle)
+        loaded.cuGraphDestroy(graph)
         raise
-    return handle
+    result = ExecutableGraph(executable.value or 0, source, handles)
+    try:
+        errors.check(loaded.cuGraphUpload(result.handle, stream), "cuGraphUpload")
+    except VoltaError:
+        result.destroy(loaded)
+        raise
+    return result
 
 
 # Copies to the host.
