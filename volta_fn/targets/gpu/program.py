@@ -132,11 +132,12 @@ def shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
 #
 # The commands of a program between two steps that need the host are a *command list*. When it is first written to the queue, it is kept as
 # a *recording*: pipelines, bind groups and grids, which can be written again as long as the blocks of memory are the same. They often are,
-# since blocks are leased in a fixed order. Where they are not, as in a loop that keeps the loss of each step, the dispatches that use other
-# blocks are changed in a recording that exists; blocks that come up again get a recording to themselves.
+# since blocks are leased in a fixed order, often by turns. Where they are not, as in a loop that keeps the loss of each step, the dispatches
+# that use other blocks are changed in the recording that was not used for longest; blocks that come up again get one to themselves.
 
-#: The most recordings of a command list, and the most keys of which it is remembered that they came up.
-_RECORDINGS, _MOST_SEEN = 8, 1 << 10
+#: The recordings of a command list that are made before any is changed, the most of them, and the most keys of which it is remembered that
+#: they came up.
+_BY_TURNS, _RECORDINGS, _MOST_SEEN = 2, 4, 1 << 10
 
 
 class Recording:
@@ -213,7 +214,7 @@ class CommandList:
 
     def __init__(self, commands: list[Command]) -> None:
         self.commands = commands
-        #: By the blocks of a call and the iterations of the loops around the list.
+        #: By the blocks of a call and the iterations of the loops around the list, in the order of their last uses.
         self.recordings: dict[Any, Recording] = {}
         #: The hashes of keys that came up.
         self.seen: set[int] = set()
@@ -230,21 +231,24 @@ class CommandList:
             self.recordings.clear()
             self.seen.clear()
             self.epoch = epoch
-        return self.recordings.get(key)
+        recording = self.recordings.pop(key, None)
+        if recording is not None:
+            self.recordings[key] = recording
+        return recording
 
     def changed(self, key: tuple[Any, ...], step: Callable[[Run], Step]) -> Recording | None:
-        """Return the latest recording with its dispatches changed to the blocks of another key; None if a new one is better.
+        """Return a recording whose dispatches are changed to the blocks of another key; None if a new one is better.
 
-        It is if the key comes up again, and there may be more recordings. `step` resolves a dispatch for the key.
+        It is if there are few, or if the key comes up again and there may be more. `step` resolves a dispatch for the key.
         """
         is_known = hash(key) in self.seen
         self.seen.add(hash(key))
         if len(self.seen) > _MOST_SEEN:
             self.seen.clear()
-        if not self.recordings or (is_known and len(self.recordings) < _RECORDINGS):
+        if len(self.recordings) < (_RECORDINGS if is_known else _BY_TURNS):
             return None
-        latest = next(reversed(self.recordings))
-        (before, *iterations), (after, *others) = latest, key
+        oldest = next(iter(self.recordings))
+        (before, *iterations), (after, *others) = oldest, key
         # Where a block is used twice, dispatches wait for each other otherwise.
         if iterations != others or not len({*zip(before, after, strict=True)}) == len({*before}) == len({*after}):
             return None
@@ -253,7 +257,7 @@ class CommandList:
         dispatches = self._uses.of([slot for slot, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]])
         if dispatches is None:
             return None
-        recording = self.recordings.pop(latest)
+        recording = self.recordings.pop(oldest)
         recording.change({number: step(run) for number, run in dispatches.items()})
         self.recordings[key] = recording
         return recording
@@ -261,7 +265,7 @@ class CommandList:
     def keep(self, key: tuple[Any, ...], steps: list[AnyStep]) -> None:
         """Store the steps that were written for some blocks and iterations as a recording."""
         if len(self.recordings) >= _RECORDINGS:
-            self.recordings.clear()
+            del self.recordings[next(iter(self.recordings))]
         self.recordings[key] = Recording(steps)
 
 
