@@ -137,7 +137,7 @@ def shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
 
 #: The recordings of a command list that are made before any is changed, the most of them, and the most keys of which it is remembered that
 #: they came up.
-_BY_TURNS, _RECORDINGS, _MOST_SEEN = 2, 4, 1 << 10
+_BY_TURNS, _RECORDINGS, _MOST_SEEN = 2, 8, 1 << 10
 
 
 class Recording:
