@@ -132,12 +132,12 @@ def shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
 #
 # The commands of a program between two steps that need the host are a *command list*. When it is first written to the queue, it is kept as
 # a *recording*: pipelines, bind groups and grids, which can be written again as long as the blocks of memory are the same. They often are,
-# since blocks are leased in a fixed order, often by turns. Where they are not, as in a loop that keeps the loss of each step, the dispatches
-# that use other blocks are changed in the recording that was not used for longest; blocks that come up again get one to themselves.
+# since blocks are leased in a fixed order, or by turns. Where they are not, as in a loop that keeps the loss of each step, the dispatches
+# that use other blocks are changed in the recording that was not used for longest. Blocks get a recording to themselves when as many
+# dispatches were changed for them as it has.
 
-#: The recordings of a command list that are made before any is changed, the most of them, and the most keys of which it is remembered that
-#: they came up.
-_BY_TURNS, _RECORDINGS, _MOST_SEEN = 2, 8, 1 << 10
+#: The recordings of a command list that are made before any is changed, the most of them, and the most keys whose changes are counted.
+_BY_TURNS, _RECORDINGS, _MOST_COUNTED = 2, 8, 1 << 10
 
 
 class Recording:
@@ -192,12 +192,12 @@ class SlotUses:
 
     def of(self, slots: Iterable[int]) -> dict[int, Run] | None:
         """Return the dispatches that use some slots; None if loops use them."""
-        found: dict[int, Run] = {}
+        users: dict[int, Run] = {}
         for slot in slots:
             if slot in self.in_loops:
                 return None
-            found.update(self.dispatches.get(slot, {}))
-        return found
+            users.update(self.dispatches.get(slot, {}))
+        return users
 
 
 def _slots_of(run: Run) -> list[int]:
@@ -216,8 +216,8 @@ class CommandList:
         self.commands = commands
         #: By the blocks of a call and the iterations of the loops around the list, in the order of their last uses.
         self.recordings: dict[Any, Recording] = {}
-        #: The hashes of keys that came up.
-        self.seen: set[int] = set()
+        #: The dispatches that were changed for keys, by their hashes.
+        self.changes: Counter[int] = Counter()
         #: The epoch of the device's memory that the recordings are of: it changes when blocks are released.
         self.epoch = -1
         self._uses: SlotUses | None = None
@@ -229,7 +229,7 @@ class CommandList:
         """
         if self.epoch != epoch:
             self.recordings.clear()
-            self.seen.clear()
+            self.changes.clear()
             self.epoch = epoch
         recording = self.recordings.pop(key, None)
         if recording is not None:
@@ -239,15 +239,13 @@ class CommandList:
     def changed(self, key: tuple[Any, ...], step: Callable[[Run], Step]) -> Recording | None:
         """Return a recording whose dispatches are changed to the blocks of another key; None if a new one is better.
 
-        It is if there are few, or if the key comes up again and there may be more. `step` resolves a dispatch for the key.
+        It is if there are few, or if changes for this key cost as much. `step` resolves a dispatch for the key.
         """
-        is_known = hash(key) in self.seen
-        self.seen.add(hash(key))
-        if len(self.seen) > _MOST_SEEN:
-            self.seen.clear()
-        if len(self.recordings) < (_RECORDINGS if is_known else _BY_TURNS):
+        if len(self.recordings) < _BY_TURNS:
             return None
         oldest = next(iter(self.recordings))
+        if self.changes[hash(key)] >= len(self.recordings[oldest].steps) and len(self.recordings) < _RECORDINGS:
+            return None
         (before, *iterations), (after, *others) = oldest, key
         # Where a block is used twice, dispatches wait for each other otherwise.
         if iterations != others or not len({*zip(before, after, strict=True)}) == len({*before}) == len({*after}):
@@ -257,6 +255,9 @@ class CommandList:
         dispatches = self._uses.of([slot for slot, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]])
         if dispatches is None:
             return None
+        if len(self.changes) >= _MOST_COUNTED:
+            self.changes.clear()
+        self.changes[hash(key)] += len(dispatches)
         recording = self.recordings.pop(oldest)
         recording.change({number: step(run) for number, run in dispatches.items()})
         self.recordings[key] = recording
