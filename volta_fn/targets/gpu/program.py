@@ -166,9 +166,10 @@ class Recording:
         for part in self.parts or ():
             some = {number - first: step for number, step in changes.items() if first <= number < first + part.dispatches}
             if some and not part.change(some):
-                self.parts, self.is_prepared = None, False
-                return
+                self.parts = None
+                break
             first += part.dispatches
+        self.is_prepared = self.parts is not None
 
 
 class SlotUses:
