@@ -1,11 +1,13 @@
-"""Decode tokens with language models of random weights by turns: in bfloat16, in 8 and in 4 bits, and beside PyTorch.
+"""Decode tokens with language models of random weights by turns.
+
+Weights are in bfloat16, in 8 and in 4 bits, and PyTorch takes turns with all of them where it is installed.
 
     python -m benchmarks.decoding [--model smollm2-135m qwen2.5-0.5b] [--kinds bfloat16 int8 int4] [--rows 1 2 4 8] [--threads 2]
 
 The models have the shapes of SmolLM2-135M and Qwen2.5-0.5B, activations and a cache of 1,024 keys in bfloat16. A token of a batch reads all
 weights once, so a row has the weights' bytes a second, as a fraction of what summing an array of 512 MB reads, and how many times as fast
 as the first kind it is. All contestants decode a few tokens at each turn, and quotients are medians of those of each turn: what the memory
-of a machine gives may change by a third within minutes. PyTorch takes turns with all others, where it is installed.
+of a machine gives may change by a third within minutes.
 """
 
 from __future__ import annotations

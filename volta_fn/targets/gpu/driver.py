@@ -92,7 +92,7 @@ AnyStep = Step | Repeat
 
 
 class ReplayPart(NamedTuple):
-    """A part of a replay: a number of dispatches, what writes them, and what changes some of them."""
+    """A part of a replay: dispatches, and what writes and changes them."""
 
     dispatches: int
     write: Callable[[], None]

@@ -238,9 +238,9 @@ class CommandList:
         return recording
 
     def changed(self, key: tuple[Any, ...], step: Callable[[Run], Step]) -> Recording | None:
-        """Return a recording whose dispatches are changed to the blocks of another key; None if a new one is better.
+        """Return a recording that is changed to the blocks of another key.
 
-        It is if there are few, or if changes for this key cost as much. `step` resolves a dispatch for the key.
+        None if a new one is better, since there are few, or since changes for this key cost as much. `step` resolves a dispatch for the key.
         """
         if len(self.recordings) < _BY_TURNS:
             return None

@@ -133,7 +133,7 @@ class GraphReplay:
         driver.progress.is_pending = True
 
     def change(self, changes: Mapping[int, Step]) -> bool:
-        """Change dispatches but collectives, by the numbers that they have among all steps."""
+        """Change dispatches, by their numbers; False if some are collectives."""
         driver = self._driver
         if peers_of([*changes.values()]):
             return False

@@ -422,10 +422,11 @@ class _Builder:
 
 
 class ExecutableGraph(NamedTuple):
-    """The handles of a graph that can be launched, of the graph that it was made of, and of that one's nodes."""
+    """The handles of a graph that can be launched, and of its source."""
 
     handle: int
     source: int
+    #: The nodes of the source, by which those of the graph are changed.
     nodes: Sequence[int]
 
     def change(self, loaded: Functions, errors: CallErrors, number: int, kernel: KernelNode) -> None:
