@@ -240,7 +240,7 @@ class CommandList:
     def changed(self, key: tuple[Any, ...], step: Callable[[Run], Step]) -> Recording | None:
         """Return a recording that is changed to the blocks of another key.
 
-        None if a new one is better, since there are few, or since changes for this key cost as much. `step` resolves a dispatch for the key.
+        None if a new one is better, since there are few, or since changes for this key cost as much. `step` resolves a dispatch.
         """
         if len(self.recordings) < _BY_TURNS:
             return None
