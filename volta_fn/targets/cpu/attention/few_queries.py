@@ -100,6 +100,7 @@ class _FewQueries:
         #: Groups of a task, which share keys and values each, and its heads.
         self.bundle = groups if groups * a.shared * a.queries * row_bytes <= _STACK_BYTES else 1
         self.heads = self.bundle * a.shared
+        self.bundles = a.stack // self.heads
         key_bytes = self.bundle * (a.k.width * a.k.dtype.itemsize + a.v.width * a.v.dtype.itemsize)
         most_keys = min(_TASK_BYTES // key_bytes, _STACK_BYTES // (self.heads * a.queries * work.itemsize))
         panels = -(-a.keys // panel)
@@ -115,20 +116,17 @@ class _FewQueries:
     def routine(self) -> Routine:
         """Write the code."""
         a, b = self.a, self.b
-        bundles = a.stack // self.heads
         bytes_ = a.groups * a.keys * (a.k.width * a.k.dtype.itemsize + a.v.width * a.v.dtype.itemsize)
         cost = max(bytes_ * _BYTE, a.products / b.work.lanes * _STEP)
         self._write_chunk()
         if self.chunks == 1:
-            self.writer.launch(bundles, cost, self._whole_task)
+            self.writer.launch(self.bundles, cost, self._whole_task)
             return self.writer.routine()
-        sums = bundles * self.chunks * self._elements * b.work.itemsize
-        ranges = -(-sums // _RANGE_BYTES)
         if self._hides_keys:
-            self.writer.launch(bundles, bundles * a.keys * _SCAN, lambda f, pointers, task: self._range_task(f, pointers, task, ranges))
-        self.writer.launch(bundles * self.chunks, cost, lambda f, pointers, task: self._chunk_task(f, pointers, task, bundles, ranges))
-        self.writer.launch(bundles, sums * _BYTE, self._combining_task)
-        return self.writer.routine((ranges + bundles) * _RANGE_BYTES)
+            self.writer.launch(self.bundles, self.bundles * a.keys * _SCAN, self._range_task)
+        self.writer.launch(self.bundles * self.chunks, cost, self._chunk_task)
+        self.writer.launch(self.bundles, self._sum_bytes * _BYTE, self._combining_task)
+        return self.writer.routine((self._first_range + self.bundles) * _RANGE_BYTES)
 
     # sums in memory
 
@@ -142,6 +140,16 @@ class _FewQueries:
         """Numbers of a chunk's sums: of values, partial totals, and largest logits."""
         rows = self.heads * self.a.queries
         return rows * (self._padded + self.b.work.lanes) + self.b.padded(rows)
+
+    @property
+    def _sum_bytes(self) -> int:
+        """Bytes of the sums of all chunks, which the workspace begins with."""
+        return self.bundles * self.chunks * self._elements * self.b.work.itemsize
+
+    @property
+    def _first_range(self) -> int:
+        """The place of the first range of keys in the workspace, behind the sums."""
+        return -(-self._sum_bytes // _RANGE_BYTES)
 
     def _state(self, f: Function, memory: Value, head: Value, queries: Value = _NULL, logits: Value = _NULL) -> State:
         """Emit the addresses of what belongs to a head of a task; `memory` has the sums."""
@@ -174,19 +182,21 @@ class _FewQueries:
         f.run(_CHUNK, BUFFERS, bundle, *seen, memory)
         self._finish(f, pointers, bundle, memory, lambda: f.run(_CHUNK, BUFFERS, bundle, *self._all_keys, memory))
 
-    def _range_task(self, f: Function, pointers: list[Value], bundle: Value, ranges: int) -> None:
+    def _range_task(self, f: Function, pointers: list[Value], bundle: Value) -> None:
         """Emit the range of keys that a bundle sees into the workspace."""
-        for n, key in enumerate(self._seen(f, pointers, bundle)):
-            f.store(key, f.at(self._range(f, pointers, bundle, ranges), "i64", i64(n)), 8)
+        for key, address in zip(self._seen(f, pointers, bundle), self._range(f, pointers, bundle), strict=True):
+            f.store(key, address, 8)
 
-    def _range(self, f: Function, pointers: list[Value], bundle: Value, ranges: int) -> Value:
-        return f.at(pointers[-1], "[2 x i64]", f.plus(bundle, i64(ranges)))
+    def _range(self, f: Function, pointers: list[Value], bundle: Value) -> tuple[Value, Value]:
+        """Emit the addresses of both ends of a bundle's range in the workspace."""
+        start = f.at(pointers[-1], "[2 x i64]", f.plus(bundle, i64(self._first_range)))
+        return start, f.at(start, "i64", i64(1))
 
-    def _chunk_task(self, f: Function, pointers: list[Value], task: Value, bundles: int, ranges: int) -> None:
-        chunk, bundle = f.divided(task, bundles)
+    def _chunk_task(self, f: Function, pointers: list[Value], task: Value) -> None:
+        chunk, bundle = f.divided(task, self.bundles)
         seen = self._all_keys
         if self._hides_keys:
-            low, high = (f.load("i64", f.at(self._range(f, pointers, bundle, ranges), "i64", i64(n)), 8) for n in range(2))
+            low, high = (f.load("i64", address, 8) for address in self._range(f, pointers, bundle))
             seen = low, high
         f.run(_CHUNK, BUFFERS, bundle, *self._part(f, seen, chunk), self._partial(f, pointers, bundle, chunk))
 
