@@ -21,7 +21,18 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, WeakIdentityDict
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.settings import value_of
-from volta_fn.targets.gpu.driver import AnyStep, BoundRange, Description, Errors, Readbacks, Repeat, ReplayPart, Step, log, with_memory
+from volta_fn.targets.gpu.driver import (
+    BoundDispatch,
+    BoundRange,
+    Description,
+    DriverStep,
+    Errors,
+    Readbacks,
+    Repeat,
+    ReplayPart,
+    log,
+    with_memory,
+)
 from volta_fn.targets.gpu.pipelines import NONE
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link, missing_compiler
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, TensorMap, header_of
@@ -34,9 +45,9 @@ from volta_fn.targets.nvidia.stream import (
     ConditionKernel,
     ExecutableGraph,
     HostReadbacks,
-    Kernel,
     KernelNode,
     LaunchConfiguration,
+    LoadedKernel,
     LoopNode,
     Node,
     Progress,
@@ -85,7 +96,7 @@ class EventTimestamps:
         self._recorded: list[int] = []
         dropped.add(self, self._recorded)
 
-    def play(self, step: Step) -> None:
+    def play(self, step: BoundDispatch) -> None:
         """Write a dispatch between two timestamps."""
         driver = self._driver
         with driver.context:
@@ -115,7 +126,7 @@ class GraphReplay:
 
     __slots__ = ("__weakref__", "_driver", "_graph", "_peers", "_places")
 
-    def __init__(self, driver: NvidiaDriver, graph: ExecutableGraph, steps: Sequence[AnyStep]) -> None:
+    def __init__(self, driver: NvidiaDriver, graph: ExecutableGraph, steps: Sequence[DriverStep]) -> None:
         self._driver, self._graph = driver, graph
         #: The groups of processes of its collectives.
         self._peers = peers_of(steps)
@@ -132,7 +143,7 @@ class GraphReplay:
                 driver.call_errors.check(status, "cuGraphLaunch")
         driver.progress.is_pending = True
 
-    def change(self, changes: Mapping[int, Step]) -> bool:
+    def change(self, changes: Mapping[int, BoundDispatch]) -> bool:
         """Change dispatches but collectives, by the numbers that they have among all steps."""
         driver = self._driver
         if peers_of([*changes.values()]):
@@ -149,11 +160,11 @@ class LaunchReplay:
 
     __slots__ = ("_arguments", "_driver", "_launches", "_peers", "_steps")
 
-    def __init__(self, driver: NvidiaDriver, steps: Sequence[Step]) -> None:
+    def __init__(self, driver: NvidiaDriver, steps: Sequence[BoundDispatch]) -> None:
         self._driver, self._steps = driver, [*steps]
         self._prepare()
 
-    def change(self, changes: Mapping[int, Step]) -> bool:
+    def change(self, changes: Mapping[int, BoundDispatch]) -> bool:
         """Change dispatches, by the numbers that they have among all steps."""
         for number, step in changes.items():
             self._steps[number] = step
@@ -161,7 +172,7 @@ class LaunchReplay:
         return True
 
     def _prepare(self) -> None:
-        driver, steps = self._driver, [step for step in _nonempty(self._steps) if isinstance(step, Step)]
+        driver, steps = self._driver, [step for step in _nonempty(self._steps) if isinstance(step, BoundDispatch)]
         self._peers = peers_of(steps)
         self._launches = [
             (LaunchConfiguration(step.workgroups, step.pipeline.threads, step.pipeline.shared, driver.stream), parameters_of(step))
@@ -203,18 +214,18 @@ _SWIZZLE_128, _PROMOTE_128 = 3, 2
 _MAP_ALIGNMENT = 64
 
 
-def _nonempty(steps: Sequence[AnyStep]) -> list[AnyStep]:
+def _nonempty(steps: Sequence[DriverStep]) -> list[DriverStep]:
     """Return the steps but dispatches of no workgroups, which the driver refuses."""
     return [step for step in steps if isinstance(step, Repeat) or 0 not in step.workgroups]
 
 
-def _places(steps: Sequence[AnyStep]) -> dict[int, int]:
+def _places(steps: Sequence[DriverStep]) -> dict[int, int]:
     """Return the numbers that steps have among those that are not empty."""
     numbers = [number for number, step in enumerate(steps) if isinstance(step, Repeat) or 0 not in step.workgroups]
     return {number: place for place, number in enumerate(numbers)}
 
 
-def _kernel_node(step: Step) -> KernelNode:
+def _kernel_node(step: BoundDispatch) -> KernelNode:
     kernel = step.pipeline
     return KernelNode(kernel.function, step.workgroups, kernel.threads, kernel.shared, parameters_of(step))
 
@@ -333,14 +344,14 @@ class NvidiaDriver:
 
     def compile(
         self, source: str, count: int, written: frozenset[int], checks: int, *, is_checked: bool = False
-    ) -> tuple[Kernel, KernelHeader | None]:
+    ) -> tuple[LoadedKernel, KernelHeader | None]:
         """Return the kernel of a shader, or of LLVM IR with a header, and the header."""
         self.call_errors.check_device()
         header = header_of(source)
         threads, shared = (0, 0) if header is None else (header.threads, header.shared)
         binary = self._compiler.binary(source, self._link, threads=threads, is_checked=is_checked)
         function, library = self._load(binary.code, shared)
-        return Kernel(function, library, binary.threads, written, shared), header
+        return LoadedKernel(function, library, binary.threads, written, shared), header
 
     def _link(self, ptx: bytes) -> bytes:
         with self.context:
@@ -367,7 +378,7 @@ class NvidiaDriver:
         self.context.add_library(library.value or 0)
         return function.value or 0, library.value or 0
 
-    def release_pipeline(self, pipeline: Kernel) -> None:
+    def release_pipeline(self, pipeline: LoadedKernel) -> None:
         """Release a kernel once no command that was written uses it."""
         self._retire(self.context.unload, pipeline.library)
 
@@ -418,7 +429,7 @@ class NvidiaDriver:
         """Whether commands were written that are not submitted."""
         return self.progress.is_pending
 
-    def play(self, steps: Sequence[AnyStep]) -> None:
+    def play(self, steps: Sequence[DriverStep]) -> None:
         """Write dispatches."""
         launch, stream = self._launch, self.stream
         for ranks in peers_of(steps):
@@ -437,12 +448,12 @@ class NvidiaDriver:
                 if status:
                     self.call_errors.check(status, "cuLaunchKernel")
 
-    def replay_parts(self, steps: Sequence[AnyStep]) -> Sequence[ReplayPart] | None:
+    def replay_parts(self, steps: Sequence[DriverStep]) -> Sequence[ReplayPart] | None:
         """Return a graph of the dispatches, or their launches if they are few.
 
         They are launches, too, if there is no memory for a graph. None if it has loops, which cannot be launches.
         """
-        dispatches = [step for step in steps if isinstance(step, Step)]
+        dispatches = [step for step in steps if isinstance(step, BoundDispatch)]
         has_loops, graph = len(dispatches) < len(steps), None
         if has_loops or len(_nonempty(dispatches)) >= _SHORTEST_GRAPH:
             with contextlib.suppress(OutOfMemoryError):
@@ -452,12 +463,12 @@ class NvidiaDriver:
         replay = graph or LaunchReplay(self, dispatches)
         return (ReplayPart(len(steps), replay.write, replay.change),)
 
-    def _graph(self, steps: Sequence[AnyStep]) -> GraphReplay:
+    def _graph(self, steps: Sequence[DriverStep]) -> GraphReplay:
         """Return a graph of dispatches."""
         some = _nonempty(steps)
         nodes = self._nodes(some)
         edges = dependences([accesses_of(step) for step in some])
-        nodes = with_priorities(nodes, edges, [isinstance(step, Step) and bool(step.bind_group.peers) for step in some])
+        nodes = with_priorities(nodes, edges, [isinstance(step, BoundDispatch) and bool(step.bind_group.peers) for step in some])
         condition = self._condition_kernel() if any(isinstance(node, LoopNode) for node in nodes) else None
         with self.context:
             self._destroy_dropped_graphs()
@@ -468,7 +479,7 @@ class NvidiaDriver:
         self._graphs.add(replay, graph)
         return replay
 
-    def _nodes(self, steps: Sequence[AnyStep]) -> tuple[Node, ...]:
+    def _nodes(self, steps: Sequence[DriverStep]) -> tuple[Node, ...]:
         """Return the nodes of dispatches."""
         nodes: list[Node] = []
         for step in steps:

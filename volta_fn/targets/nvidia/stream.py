@@ -14,7 +14,7 @@ import numpy as np
 
 from volta_fn.core.caches import KeyedWeakref
 from volta_fn.errors import DeviceError, VoltaError
-from volta_fn.targets.gpu.driver import LOST, AnyStep, BoundRange, Repeat, Step
+from volta_fn.targets.gpu.driver import LOST, BoundDispatch, BoundRange, DriverStep, Repeat
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, MapEncoder, TableFinder, parameter_block
 from volta_fn.targets.nvidia.library import CallErrors, Context, Functions
 
@@ -29,7 +29,7 @@ from volta_fn.targets.nvidia.library import CallErrors, Context, Functions
 _WORD = struct.Struct("<Q")
 
 
-class Kernel(NamedTuple):
+class LoadedKernel(NamedTuple):
     """A compiled shader: a function, and the library that has it."""
 
     function: int
@@ -116,7 +116,7 @@ def bind_group(header: KernelHeader | None, ranges: Sequence[BoundRange], encode
     return BindGroup(spans, words, maps, Parameters(words, maps), header.peers, header.cooperative)
 
 
-def parameters_of(step: Step) -> Parameters:
+def parameters_of(step: BoundDispatch) -> Parameters:
     """Return the parameters of a dispatch, with its grid if that is indirect."""
     group: BindGroup = step.bind_group
     if step.grid_buffer is None:
@@ -124,12 +124,12 @@ def parameters_of(step: Step) -> Parameters:
     return Parameters(group.words[: -_WORD.size] + _WORD.pack(step.grid_buffer + step.grid_offset), group.maps)
 
 
-def peers_of(steps: Sequence[AnyStep]) -> list[tuple[int, ...]]:
+def peers_of(steps: Sequence[DriverStep]) -> list[tuple[int, ...]]:
     """Return the groups of processes of the collectives among dispatches.
 
     None of them is repeated.
     """
-    return [step.bind_group.peers for step in steps if isinstance(step, Step) and step.bind_group.peers]
+    return [step.bind_group.peers for step in steps if isinstance(step, BoundDispatch) and step.bind_group.peers]
 
 
 class LaunchConfiguration(ctypes.Structure):
@@ -161,7 +161,7 @@ def flag_of(step: Repeat) -> Range:
     return Range(block.handle, block.handle + offset, block.handle + offset + size)
 
 
-def accesses_of(step: AnyStep) -> Accesses:
+def accesses_of(step: DriverStep) -> Accesses:
     """Return the memory that a dispatch, or all that are repeated, read and write."""
     if isinstance(step, Repeat):
         flag, inner = flag_of(step), [accesses_of(each) for each in step.steps]
