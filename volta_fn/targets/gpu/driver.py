@@ -92,7 +92,7 @@ DriverStep = BoundDispatch | Repeat
 
 
 class ReplayPart(NamedTuple):
-    """A part of a replay: a number of dispatches, what writes them, and what changes some of them."""
+    """Some dispatches of a replay: their number, and what writes and changes them."""
 
     dispatches: int
     write: Callable[[], None]

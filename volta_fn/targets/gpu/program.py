@@ -193,12 +193,12 @@ class SlotUses:
 
     def of(self, slots: Iterable[int]) -> dict[int, Run] | None:
         """Return the dispatches that use some slots; None if loops use them."""
-        found: dict[int, Run] = {}
+        dispatches: dict[int, Run] = {}
         for slot in slots:
             if slot in self.in_loops:
                 return None
-            found.update(self.dispatches.get(slot, {}))
-        return found
+            dispatches.update(self.dispatches.get(slot, {}))
+        return dispatches
 
 
 def _slots_of(run: Run) -> list[int]:
@@ -238,9 +238,10 @@ class CommandList:
         return recording
 
     def changed(self, key: tuple[Any, ...], step: Callable[[Run], BoundDispatch]) -> Recording | None:
-        """Return a recording whose dispatches are changed to the blocks of another key; None if a new one is better.
+        """Return a recording that is changed to the blocks of another key.
 
-        It is if there are few, or if the key comes up again and there may be more. `step` resolves a dispatch for the key.
+        None if a new one is better: if there are few, or if the key comes up again and there may be more. `step` resolves a dispatch for
+        the key.
         """
         is_known = hash(key) in self.seen
         self.seen.add(hash(key))

@@ -36,7 +36,7 @@ from volta_fn.targets.gpu.driver import (
 from volta_fn.targets.gpu.pipelines import NONE
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link, missing_compiler
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, TensorMap, header_of
-from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions, gpus
+from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, GpuModel, driver_version, functions, gpus
 from volta_fn.targets.nvidia.peers import Peers
 from volta_fn.targets.nvidia.stream import (
     CONDITION_KERNEL,
@@ -71,8 +71,8 @@ _WITHOUT_TIMING = 2
 class Events:
     """The events of a kind, which are reused. Methods are called in the context."""
 
-    def __init__(self, loaded: Functions, errors: CallErrors, flags: int) -> None:
-        self._functions, self._errors, self._flags = loaded, errors, flags
+    def __init__(self, errors: CallErrors, flags: int) -> None:
+        self._errors, self._flags = errors, flags
         self.free: deque[int] = deque()
 
     def record(self, stream: int) -> int:
@@ -81,9 +81,9 @@ class Events:
             event = self.free.pop()
         except IndexError:
             result = ctypes.c_void_p()
-            self._errors.check(self._functions.cuEventCreate(ctypes.byref(result), self._flags), "cuEventCreate")
+            self._errors.call("cuEventCreate", ctypes.byref(result), self._flags)
             event = result.value or 0
-        self._errors.check(self._functions.cuEventRecord(event, stream), "cuEventRecord")
+        self._errors.call("cuEventRecord", event, stream)
         return event
 
 
@@ -112,8 +112,7 @@ class EventTimestamps:
         driver, moments, milliseconds = self._driver, [0.0] * bool(self._recorded), ctypes.c_float()
         with driver.context:
             for first, second in pairwise(self._recorded):  # a sum of short times is more exact than a long one
-                status = driver.functions.cuEventElapsedTime(ctypes.byref(milliseconds), first, second)
-                driver.call_errors.check(status, "cuEventElapsedTime")
+                driver.call_errors.call("cuEventElapsedTime", ctypes.byref(milliseconds), first, second)
                 moments.append(moments[-1] + milliseconds.value)
         return (np.array(moments, np.float64) * 1e6).astype(np.int64).reshape(-1, 2)
 
@@ -144,14 +143,14 @@ class GraphReplay:
         driver.progress.is_pending = True
 
     def change(self, changes: Mapping[int, BoundDispatch]) -> bool:
-        """Change dispatches but collectives, by the numbers that they have among all steps."""
+        """Change dispatches but collectives, by their numbers among all steps."""
         driver = self._driver
         if peers_of([*changes.values()]):
             return False
         with driver.context:
             for number, step in changes.items():
                 if number in self._places:
-                    self._graph.change(driver.functions, driver.call_errors, self._places[number], _kernel_node(step))
+                    self._graph.change(driver.call_errors, self._places[number], _kernel_node(step))
         return True
 
 
@@ -252,7 +251,7 @@ class NvidiaDriver:
         stream = ctypes.c_void_p()
         try:
             with self.context:
-                self.call_errors.check(loaded.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING), "cuStreamCreate")
+                self.call_errors.call("cuStreamCreate", ctypes.byref(stream), _NON_BLOCKING)
         except BaseException:
             self.context.destroy()
             raise
@@ -261,7 +260,7 @@ class NvidiaDriver:
         self.readbacks: Readbacks = self._copies
         #: The memory that it shares with GPUs of other processes.
         self.peers = Peers(loaded, self.call_errors, self.context, self.stream, model.device)
-        self._events = Events(loaded, self.call_errors, _WITHOUT_TIMING)
+        self._events = Events(self.call_errors, _WITHOUT_TIMING)
         #: The numbers and events of batches that are not known to be done.
         self._batches: deque[tuple[int, int]] = deque()
         self._polled = threading.Lock()
@@ -271,7 +270,7 @@ class NvidiaDriver:
         self._sources: deque[tuple[int, np.ndarray]] = deque()
         #: The executable graphs of recordings, and the events of timestamps.
         self._graphs: Finalized[ExecutableGraph] = Finalized()
-        self._timing = Events(loaded, self.call_errors, 0)
+        self._timing = Events(self.call_errors, 0)
         self._timed: Finalized[list[int]] = Finalized()
         self._loops: ConditionKernel | None = None
         self.release_free_blocks: Callable[[], None] = lambda: None
@@ -288,7 +287,7 @@ class NvidiaDriver:
         address = ctypes.c_uint64()
         with self.context:
             self._release_retired()
-            self.call_errors.check(self.functions.cuMemAlloc_v2(ctypes.byref(address), size), "cuMemAlloc")
+            self.call_errors.call("cuMemAlloc_v2", ctypes.byref(address), size)
         return address.value
 
     def free(self, memory: int) -> None:
@@ -325,8 +324,7 @@ class NvidiaDriver:
     def write(self, memory: int, data: np.ndarray, offset: int) -> None:
         """Copy bytes from the host to memory that no pending command uses."""
         with self.context:
-            status = self.functions.cuMemcpyHtoDAsync_v2(memory + offset, data.ctypes.data, data.nbytes, self.stream)
-            self.call_errors.check(status, "cuMemcpyHtoDAsync")
+            self.call_errors.call("cuMemcpyHtoDAsync_v2", memory + offset, data.ctypes.data, data.nbytes, self.stream)
         self.progress.is_pending = True  # so that a batch ends after it: until then the driver reads the data and writes the memory
         self._sources.append((self.progress.last_use, data))
 
@@ -336,8 +334,7 @@ class NvidiaDriver:
         They begin at an offset of the source.
         """
         with self.context:
-            status = self.functions.cuMemcpyDtoDAsync_v2(target, source + offset, size, self.stream)
-            self.call_errors.check(status, "cuMemcpyDtoDAsync")
+            self.call_errors.call("cuMemcpyDtoDAsync_v2", target, source + offset, size, self.stream)
         self.progress.is_pending = True
 
     # shaders
@@ -366,8 +363,7 @@ class NvidiaDriver:
         library, module, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         loaded = self.functions
         with self.context:
-            status = loaded.cuLibraryLoadData(ctypes.byref(library), code, None, None, 0, None, None, 0)
-            self.call_errors.check(status, "cuLibraryLoadData")
+            self.call_errors.call("cuLibraryLoadData", ctypes.byref(library), code, None, None, 0, None, None, 0)
             status = loaded.cuLibraryGetModule(ctypes.byref(module), library)
             status = status or loaded.cuModuleGetFunction(ctypes.byref(function), module, b"main")
             if not status and shared:
@@ -403,12 +399,10 @@ class NvidiaDriver:
         after = (ctypes.c_uint32 * rank)(*steps), 0, _SWIZZLE_128, _PROMOTE_128, 0
         with self.context:
             if windows is None:
-                status = self.functions.cuTensorMapEncodeTiled(*before, (ctypes.c_uint32 * rank)(*box), *after)
-                self.call_errors.check(status, "cuTensorMapEncodeTiled")
+                self.call_errors.call("cuTensorMapEncodeTiled", *before, (ctypes.c_uint32 * rank)(*box), *after)
             else:
                 corners = [(ctypes.c_int * (rank - 2))(*corner) for corner in (windows.lower, windows.upper)]
-                status = self.functions.cuTensorMapEncodeIm2col(*before, *corners, *box, *after)
-                self.call_errors.check(status, "cuTensorMapEncodeIm2col")
+                self.call_errors.call("cuTensorMapEncodeIm2col", *before, *corners, *box, *after)
         return ctypes.string_at(encoded, MAP_BYTES)
 
     def release_group(self, group: BindGroup) -> None:
@@ -481,13 +475,7 @@ class NvidiaDriver:
 
     def _nodes(self, steps: Sequence[DriverStep]) -> tuple[Node, ...]:
         """Return the nodes of dispatches."""
-        nodes: list[Node] = []
-        for step in steps:
-            if isinstance(step, Repeat):
-                nodes.append(self._loop(step))
-            else:
-                nodes.append(_kernel_node(step))
-        return tuple(nodes)
+        return tuple([self._loop(step) if isinstance(step, Repeat) else _kernel_node(step) for step in steps])
 
     def _loop(self, step: Repeat) -> LoopNode:
         """Return the node of a loop, with some iterations at once if they are short.
@@ -507,8 +495,7 @@ class NvidiaDriver:
             kernel, _ = self.compile(CONDITION_KERNEL, 0, frozenset(), NONE)
             changing = ctypes.c_void_p()
             with self.context:
-                status = self.functions.cuMemHostAlloc(ctypes.byref(changing), ctypes.sizeof(ctypes.c_uint64), 0)
-                self.call_errors.check(status, "cuMemHostAlloc")
+                self.call_errors.call("cuMemHostAlloc", ctypes.byref(changing), ctypes.sizeof(ctypes.c_uint64), 0)
             ctypes.memset(changing.value or 0, 0, ctypes.sizeof(ctypes.c_uint64))
             self._loops = ConditionKernel(kernel.function, changing.value or 0, self.context.handle)
         return self._loops
