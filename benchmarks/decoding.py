@@ -1,4 +1,4 @@
-"""Decode tokens with language models of random weights by turns: in bfloat16, in 8 and in 4 bits, and beside PyTorch.
+"""Decode tokens by turns, with weights in 16, 8 and 4 bits, and beside PyTorch.
 
     python -m benchmarks.decoding [--model smollm2-135m qwen2.5-0.5b] [--kinds bfloat16 int8 int4] [--rows 1 2 4 8] [--threads 2]
 

@@ -175,7 +175,7 @@ class _FewQueries:
         self._finish(f, pointers, bundle, memory, lambda: f.run(_CHUNK, BUFFERS, bundle, *self._all_keys, memory))
 
     def _range_task(self, f: Function, pointers: list[Value], bundle: Value, ranges: int) -> None:
-        """Emit the range of keys that a bundle's queries see, into the workspace behind the sums."""
+        """Store the range of keys that a bundle's queries see, behind the sums."""
         for n, key in enumerate(self._seen(f, pointers, bundle)):
             f.store(key, f.at(self._range(f, pointers, bundle, ranges), "i64", i64(n)), 8)
 
@@ -191,7 +191,7 @@ class _FewQueries:
         f.run(_CHUNK, BUFFERS, bundle, *self._part(f, seen, chunk), self._partial(f, pointers, bundle, chunk))
 
     def _part(self, f: Function, span: tuple[Value, Value], chunk: Value) -> tuple[Value, Value]:
-        """Emit one of as many parts of a range of keys as there are chunks, whole panels each."""
+        """Emit a chunk's part of a range of keys, of whole panels."""
         low, high = span
         panels = f.quotient(f.minus(high, low), self.b.panel)
         step = f.times(f.quotient(f.plus(panels, i64(self.chunks - 1)), self.chunks), self.b.panel)
@@ -269,7 +269,7 @@ class _FewQueries:
     # a chunk of the keys
 
     def _write_chunk(self) -> None:
-        """Write the function that computes the sums of a bundle and a range of keys, whole panels."""
+        """Write the function of a bundle's sums over a range of keys, of whole panels."""
         a, b, work = self.a, self.b, self.b.work
         bundle, low, high, memory = Value("i64", "%bundle"), Value("i64", "%low"), Value("i64", "%high"), Value("ptr", "%memory")
         f = Function(self.writer.module, _CHUNK, [BUFFERS, bundle, low, high, memory], "internal void")
@@ -312,7 +312,7 @@ class _FewQueries:
         return i64(0), i64(-(-self.a.keys // self.b.panel) * self.b.panel)
 
     def _seen(self, f: Function, pointers: list[Value], bundle: Value) -> tuple[Value, Value]:
-        """Emit the range of keys, whole panels, from the first to the last that a query of a bundle sees."""
+        """Emit the range of keys that queries of a bundle see, of whole panels."""
         a, b = self.a, self.b
         first, (start, end) = f.times(bundle, self.heads), self._all_keys
         heads = self.heads if any(mask.heads.strides[-1] for mask in a.masks) else 1

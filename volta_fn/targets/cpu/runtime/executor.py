@@ -50,7 +50,7 @@ _PTR = "ptr"
 
 
 def write_pool(module: Module) -> None:
-    """Define ``@share(function, buffers, tasks, wakes)`` and a worker's endless ``@work()``."""
+    """Define ``@share(function, buffers, tasks, wakes)`` and workers' ``@work()``."""
     module.declare("pool", f"@pool = internal global [{_WORDS} x i64] zeroinitializer, align 64")
     write_affinity(module)
     _write_take(module)
