@@ -104,8 +104,8 @@ class Region:
 class Run:
     """A dispatch of a program.
 
-    A routine's `Dispatch` binds buffers by their numbers in the routine, a `Run` ranges of slots, and a `gpu.driver.BoundDispatch` blocks of
-    memory.
+    A routine's `Dispatch` binds buffers by their numbers in the routine, a `Run` ranges of slots, and a `gpu.driver.BoundDispatch` blocks
+    of memory.
     """
 
     shader: ShaderModule
