@@ -9,7 +9,7 @@ from unittest import mock
 
 import volta_fn as vf
 from benchmarks.gpu.device import opened_gpu
-from volta_fn.targets.gpu.driver import Step
+from volta_fn.targets.gpu.driver import BoundDispatch
 from volta_fn.targets.gpu.program import Call
 from volta_fn.targets.gpu.queue import Queue
 
@@ -32,7 +32,7 @@ def chain(program: Callable[[], Any], repeats: int) -> Callable[[], float]:
     return sample
 
 
-def repeated(steps: Sequence[Step], repeats: int) -> float:
+def repeated(steps: Sequence[BoundDispatch], repeats: int) -> float:
     """Return the seconds of some dispatches.
 
     They are repeated in one replay. Their memory must last.
@@ -41,7 +41,7 @@ def repeated(steps: Sequence[Step], repeats: int) -> float:
     return min(run() for _ in range(3))
 
 
-def _runner(steps: Sequence[Step], repeats: int) -> Callable[[], float]:
+def _runner(steps: Sequence[BoundDispatch], repeats: int) -> Callable[[], float]:
     gpu = opened_gpu()
     queue, driver = gpu.queue, gpu.driver
     all_steps = [*steps] * repeats
@@ -64,17 +64,17 @@ def _runner(steps: Sequence[Step], repeats: int) -> Callable[[], float]:
     return lambda: run(times)
 
 
-def steps_of(program: Callable[[], Any]) -> tuple[list[Step], list[Any]]:
+def steps_of(program: Callable[[], Any]) -> tuple[list[BoundDispatch], list[Any]]:
     """Return the dispatches of a call, and what holds their memory."""
-    steps: list[Step] = []
+    steps: list[BoundDispatch] = []
     kept: list[Any] = []
     play, one = Queue.play, Call.step
 
-    def played(queue: Queue, some: Sequence[Step]) -> None:
+    def played(queue: Queue, some: Sequence[BoundDispatch]) -> None:
         steps.extend(some)
         play(queue, some)
 
-    def held(call: Call, run: Any) -> Step:
+    def held(call: Call, run: Any) -> BoundDispatch:
         kept.append(call)
         return one(call, run)
 

@@ -26,7 +26,7 @@ from benchmarks.language import SIZES, model_of
 from volta_fn import nn
 from volta_fn import numpy as vnp
 from volta_fn.primitives.quantized import SCHEMES
-from volta_fn.targets.gpu.driver import Step
+from volta_fn.targets.gpu.driver import BoundDispatch
 
 #: Slots of the cache, tokens that it holds, and tokens of a sample.
 SLOTS, PROMPT, TOKENS = 1024, 512, 32
@@ -190,7 +190,7 @@ def profile(program: Callable[[], Any]) -> None:
     Each is timed in a chain of itself.
     """
     steps, held = steps_of(program)
-    alike: dict[Any, list[Step]] = {}
+    alike: dict[Any, list[BoundDispatch]] = {}
     for step in steps:
         alike.setdefault((step.pipeline, step.workgroups), []).append(step)
     costs = [(repeated([group[0]], 64), group) for group in alike.values()]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from unittest import mock
 
 import volta_fn as vf
-from volta_fn.targets.gpu.adapter import Gpu
 from volta_fn.targets.gpu.backend import GpuBackend
+from volta_fn.targets.gpu.device import Gpu
 from volta_fn.targets.wgsl import program_plan
 from volta_fn.targets.wgsl.target import RoutineCache
 

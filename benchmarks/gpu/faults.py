@@ -30,7 +30,7 @@ from benchmarks.workloads import named
 from benchmarks.workloads.case import Workload
 from volta_fn import io, tree
 from volta_fn.runtime.llvm.text import i64
-from volta_fn.targets.gpu.driver import BoundRange, Step
+from volta_fn.targets.gpu.driver import BoundDispatch, BoundRange
 from volta_fn.targets.nvidia.kernel import GLOBAL, KernelFunction, KernelHeader, i32, kernel_dispatch
 
 FAULTS = ("killed", "kernel")
@@ -72,7 +72,7 @@ def fail(fault: str) -> None:
     driver: Any = vf.local_devices(backend="gpu")[0].backend.gpu.queue.driver  # type: ignore[attr-defined]
     kernel, layout = driver.compile(faulty_kernel(), 1, frozenset([0]), 0)
     block = _Block(driver.allocate(256))
-    driver.play([Step(kernel, driver.bind(layout, [BoundRange(block, 0, 256)]), (1, 1, 1))])
+    driver.play([BoundDispatch(kernel, driver.bind(layout, [BoundRange(block, 0, 256)]), (1, 1, 1))])
 
 
 class _Block(NamedTuple):

@@ -18,7 +18,7 @@ from benchmarks.gpu.device import opened_gpu
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import contestant
-from volta_fn.targets.gpu.driver import Step
+from volta_fn.targets.gpu.driver import BoundDispatch
 from volta_fn.targets.gpu.program import Call
 from volta_fn.targets.gpu.queue import Queue
 from volta_fn.targets.wgsl.commands import Run
@@ -40,16 +40,16 @@ class Cost(NamedTuple):
 def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -> list[Cost]:
     """Measure the costs of all dispatches of one call."""
     #: By the numbers of steps as objects: the call, whose memory must last, the step, and what it was made of.
-    dispatches: dict[int, tuple[Call, Step, _Shader]] = {}
-    seen: dict[_Shader, list[Step]] = {}
+    dispatches: dict[int, tuple[Call, BoundDispatch, _Shader]] = {}
+    seen: dict[_Shader, list[BoundDispatch]] = {}
     one = Call.step
 
-    def recorded(self: Call, run: Run) -> Step:
+    def recorded(self: Call, run: Run) -> BoundDispatch:
         step = one(self, run)
         dispatches[id(step)] = self, step, (run.source, tuple([p.size for p in run.ranges]), run.workgroups)
         return step
 
-    def watched(queue: Queue, steps: Sequence[Step]) -> None:
+    def watched(queue: Queue, steps: Sequence[BoundDispatch]) -> None:
         for step in steps:
             if id(step) in dispatches and step.grid_buffer is None:
                 seen.setdefault(dispatches[id(step)][2], []).append(step)
@@ -67,7 +67,7 @@ def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -
     return sorted(costs, key=lambda c: -c.seconds * c.times)
 
 
-def _alone(queue: Queue, step: Step, repeats: int) -> float:
+def _alone(queue: Queue, step: BoundDispatch, repeats: int) -> float:
     """Return the seconds of one dispatch, repeated until they can be measured."""
     queue.wait()
     while True:

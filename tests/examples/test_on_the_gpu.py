@@ -17,7 +17,7 @@ from benchmarks.workloads import large, named
 from benchmarks.workloads.case import contestant
 from tests.laws.common import on_gpu
 from volta_fn.core.devices import device
-from volta_fn.targets.gpu.adapter import Counters
+from volta_fn.targets.gpu.device import Counters
 
 GPU = vf.devices("gpu")[0]
 

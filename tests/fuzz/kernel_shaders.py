@@ -15,9 +15,9 @@ import volta_fn as vf
 from tests.fuzz.kernels import Run
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities, forced
-from volta_fn.targets.gpu.adapter import Gpu
 from volta_fn.targets.gpu.backend import GpuBackend
-from volta_fn.targets.gpu.driver import BoundRange, Readback, Step
+from volta_fn.targets.gpu.device import Gpu
+from volta_fn.targets.gpu.driver import BoundDispatch, BoundRange, Readback
 from volta_fn.targets.gpu.memory import Block
 from volta_fn.targets.gpu.pipelines import ALL, Pipeline
 from volta_fn.targets.nvidia import compilation
@@ -118,7 +118,7 @@ class Shaders:
                 pipelines[text] = self.gpu.pipelines.make(text, len(dispatch.buffers), dispatch.written_bindings, ALL)
             ranges = [BoundRange(blocks[number], self.before, blocks[number].size - self.before) for number in dispatch.buffers]
             groups.append(self.gpu.driver.bind(pipelines[text].layout, ranges))
-            self.gpu.queue.play([Step(pipelines[text].handle, groups[-1], dispatch.workgroups)])
+            self.gpu.queue.play([BoundDispatch(pipelines[text].handle, groups[-1], dispatch.workgroups)])
         readbacks = [self.gpu.queue.request(block, block.size) for block in blocks]
         return _Written(trial.way, blocks, groups, readbacks, contents)
 

@@ -20,7 +20,7 @@ from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.test_util import check_grads
 from volta_fn.transforms import eager
-from volta_fn.transforms.differentiation import linearize_flat, pull_back
+from volta_fn.transforms.differentiation import linearize_flat, transpose_linear_program
 from volta_fn.transforms.eager import _CACHE, Node
 
 pytestmark = pytest.mark.usefixtures("fresh_programs")
@@ -56,7 +56,7 @@ def _(primals: Any, tangents: Any) -> Any:
 def by_steps(f: Callable[..., Any], *args: Any) -> Any:
     """Differentiate without recording."""
     (value,), program, depends = linearize_flat(FlatFunction(f, tree.structure((args, {}))), args)
-    cotangents = pull_back(program, [jnp.ones_like(value)] if depends[0] else [])
+    cotangents = transpose_linear_program(program, [jnp.ones_like(value)] if depends[0] else [])
     return value, tuple(instantiate(c) for c in cotangents)
 
 

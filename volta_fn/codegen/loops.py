@@ -165,7 +165,7 @@ class RowPass:
 def row_passes(analysis: KernelAnalysis) -> list[RowPass]:
     """Return the passes over a row of a kernel, which keep nothing."""
     result: list[RowPass] = []
-    for stage in range(analysis.passes):
+    for stage in range(analysis.pass_count):
         stores = [s for s, store in enumerate(analysis.kernel.stores) if analysis.stages[store.value] == stage]
         inside = [s for s in stores if analysis.store_axes(s) & analysis.reduction_axes]
         ready = [n for n in analysis.reduces if analysis.stages[n] == stage + 1]

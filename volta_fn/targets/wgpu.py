@@ -25,7 +25,7 @@ from volta_fn.lazy_imports import load
 from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.runtime.threads import compile_uninterrupted, may_compile
 from volta_fn.settings import value_of
-from volta_fn.targets.gpu.driver import FORKED, LOST, BoundRange, Description, ReplayPart, Step
+from volta_fn.targets.gpu.driver import FORKED, LOST, BoundDispatch, BoundRange, Description, ReplayPart
 from volta_fn.targets.gpu.pipelines import ALL
 from volta_fn.targets.wgsl.target import LARGEST_BUFFER, LIMITS, WgslTarget
 
@@ -77,7 +77,7 @@ WORDS = 6
 Replay = Callable[[Any, int, int], None]
 
 
-def packed(steps: Sequence[Step]) -> np.ndarray:
+def packed(steps: Sequence[BoundDispatch]) -> np.ndarray:
     """Pack steps into a table of 64-bit words for `compiled_replay`."""
     ffi = native().ffi
     table = np.empty((len(steps), WORDS), np.uint64)
@@ -328,7 +328,7 @@ class WgpuDriver:
         """Return False: WebGPU has no loops of dispatches."""
         return False
 
-    def play(self, steps: Sequence[Step]) -> None:
+    def play(self, steps: Sequence[BoundDispatch]) -> None:
         """Write dispatches to the open pass, by some 2 to 3 µs for each."""
         lib, null = self.lib, self.ffi.NULL
         set_pipeline, set_group = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
@@ -343,7 +343,7 @@ class WgpuDriver:
                 else:
                     indirect(compute_pass, grid_buffer, grid_offset)
 
-    def replay_parts(self, steps: Sequence[Step]) -> Sequence[ReplayPart] | None:
+    def replay_parts(self, steps: Sequence[BoundDispatch]) -> Sequence[ReplayPart] | None:
         """Return calls of machine code that write dispatches; None without a compiler.
 
         Errors are reported when the pass is finished.
@@ -357,7 +357,7 @@ class WgpuDriver:
         def part(start: int) -> ReplayPart:
             address, count = first + 8 * WORDS * start, min(_PART, len(steps) - start)
 
-            def change(changes: Mapping[int, Step]) -> bool:  # keeps the table alive, whose address is used
+            def change(changes: Mapping[int, BoundDispatch]) -> bool:  # keeps the table alive, whose address is used
                 table[[start + number for number in changes]] = packed([*changes.values()])
                 return True
 
@@ -630,7 +630,7 @@ class WgpuTimestamps:
         self.sets: list[Any] = []
         self.count = 0
 
-    def play(self, step: Step) -> None:
+    def play(self, step: BoundDispatch) -> None:
         """Write a dispatch to a compute pass of its own."""
         first = 2 * self.count % _QUERIES
         if not first:

@@ -221,13 +221,13 @@ def _split_scan(
 
 
 @program_cache
-def _split_body(closed: ClosedJaxpr, count: int, is_unknown: _Operands) -> _Split:
-    """Split a scan's body, whose first `count` outputs are the carry."""
-    not_forced = [False] * (len(closed.out_avals) - count)
+def _split_body(closed: ClosedJaxpr, carry_count: int, is_unknown: _Operands) -> _Split:
+    """Split a scan's body, whose first `carry_count` outputs are the carry."""
+    not_forced = [False] * (len(closed.out_avals) - carry_count)
 
     def step(carry: list[bool]) -> tuple[Any, Sequence[bool]]:
         result = partial_eval_forced(closed, [*is_unknown.consts, *carry, *is_unknown.rows], [*carry, *not_forced])
-        return result, result[2][:count]
+        return result, result[2][:carry_count]
 
     (known_program, unknown_program, out_unknown), carry_unknown = fixed_point(is_unknown.carry, step)
     known_program = inline_calls(known_program, jit_p)  # so that invariant equations inside calls are found

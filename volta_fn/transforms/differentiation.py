@@ -480,7 +480,7 @@ def partial_eval_forced(
 NO_TOTALS: Mapping[Var, Any] = MappingProxyType({})
 
 
-def pull_back(program: ClosedJaxpr, cotangents: Sequence[Any]) -> list[Any]:
+def transpose_linear_program(program: ClosedJaxpr, cotangents: Sequence[Any]) -> list[Any]:
     """Return cotangents of the inputs of a program that linearization recorded.
 
     A cotangent is an array or a `Zero`. Each equation of such a program depends on its inputs, so none has to be evaluated first.
@@ -690,4 +690,4 @@ def gradient_of_first(linearization: Linearization, device: Device) -> list[Any]
     """Return the gradient of the first result."""
     program, out_nonzero = linearization.of_first(1)
     # An alias, since it is itself the gradient of the identity, which the user may delete or donate.
-    return pull_back(program, [alias(_unit_cotangent(linearization.outs[0].aval, device))] if out_nonzero[0] else [])
+    return transpose_linear_program(program, [alias(_unit_cotangent(linearization.outs[0].aval, device))] if out_nonzero[0] else [])

@@ -32,7 +32,7 @@ from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.settings import current as settings
-from volta_fn.transforms.differentiation import gradient_flat, jvp_flat, marked, pull_back, with_zeros
+from volta_fn.transforms.differentiation import gradient_flat, jvp_flat, marked, transpose_linear_program, with_zeros
 from volta_fn.transforms.eager import gradient_eagerly, linearize_eagerly
 from volta_fn.tree.structures import structural_difference
 
@@ -430,7 +430,10 @@ def _call_vjp(vjp_fun: VJP, cotangent: Any) -> Any:
         raise structure_error("the cotangent has the structure of the function's result", signature.out_tree, structure)
     cts = [checked_cotangent(ct, aval) for ct, aval in zip(leaves, signature.out_avals, strict=True)]
     return _argument_cotangents(
-        pull_back(vjp_fun._program(), marked(cts, signature.out_nonzero)), signature.differentiable, signature.in_avals, signature.in_tree
+        transpose_linear_program(vjp_fun._program(), marked(cts, signature.out_nonzero)),
+        signature.differentiable,
+        signature.in_avals,
+        signature.in_tree,
     )
 
 

@@ -39,7 +39,7 @@ from volta_fn.jit import jit
 from volta_fn.jit.stages import DeviceProfile, Lowered, plan_for, profile_of
 from volta_fn.lazy_imports import deferred, is_installed
 from volta_fn.source import signature, signature_of
-from volta_fn.targets.wgsl.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs
+from volta_fn.targets.wgsl.commands import BufferRange, Command, For, Host, Run, Submit, While, runs
 from volta_fn.targets.wgsl.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.scalars import is_supported
 from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
@@ -303,7 +303,7 @@ def _write_command(command: Command, pipelines: _Pipelines) -> list[Any]:
             return ["run", pipelines.number(command), bindings, list(command.workgroups)]
         offset = 4 * command.region.branches + 12 * command.entry
         return ["indirect", pipelines.number(command), bindings, command.region.grids.number, offset]
-    if isinstance(command, Loop):
+    if isinstance(command, For):
         return ["loop", command.number, command.iterations, [_write_command(inner, pipelines) for inner in command.body]]
     if isinstance(command, While):
         return ["while", command.flag.slot.number, command.flag.offset, [_write_command(inner, pipelines) for inner in command.body]]

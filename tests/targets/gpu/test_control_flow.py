@@ -12,9 +12,9 @@ import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
 from volta_fn.compiler import pipeline
-from volta_fn.targets.gpu.adapter import Counters
+from volta_fn.targets.gpu.device import Counters
 from volta_fn.targets.gpu.program import Program
-from volta_fn.targets.wgsl.commands import Loop
+from volta_fn.targets.wgsl.commands import For
 
 GPU = vf.devices("gpu")[0]
 STEPS = 40
@@ -61,7 +61,7 @@ def test_commands_after_a_loop_of_the_host_are_recorded_without_its_iterations()
     program = Program(GPU.backend.gpu, f.jaxpr, (False,), pipeline)
     program(False, GPU.backend.put(np.ones(4, np.float32)))
     *_, loop, after = program.commands
-    assert isinstance(loop, Loop)
+    assert isinstance(loop, For)
     (key,) = after.recordings
     assert len(key) == 1  # the blocks alone
 

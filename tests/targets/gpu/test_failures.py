@@ -99,7 +99,7 @@ def test_temporary_values_if_the_wait_for_memory_is_interrupted(device: Device, 
     with monkeypatch.context() as patch:
         patch.setattr(gpu.queue, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            gpu.pool.release_scratch()
+            gpu.pool.release_unused()
     with gpu.queue.lock:
         gpu.queue.submit()
     arrays = [vf.device_put(np.full(1 << 16, 7, np.float32), device) for _ in range(blocks)]
@@ -134,6 +134,39 @@ def test_temporary_values_while_room_is_made_for_a_recording(device: Device, mon
     monkeypatch.setattr(gpu.queue.driver, "replay_parts", recording)
     np.testing.assert_array_equal(np.asarray(step(x)), expected)
     assert lengths and scratch and all(gpu.pool.blocks.get(block.number) is block for block in scratch)
+
+
+@pytest.mark.parametrize("short", ["grids", "pool"])
+def test_blocks_of_either_pool_make_room_for_the_other(device: Device, monkeypatch: pytest.MonkeyPatch, short: str) -> None:
+    """A branch of a conditional needs a block for its grids, and arrays need room that free blocks of grids have."""
+    gpu = device.backend.gpu
+    gpu.free_memory()
+    sizes: dict[int, int] = {}
+    allocate, free = gpu.driver.allocate, gpu.driver.free
+
+    def allocate_within(size: int, *, grids: bool = False) -> Any:
+        if sum(sizes.values()) + size > 1 << 20:
+            raise vf.errors.OutOfMemoryError("no memory")
+        handle = allocate(size, grids=grids)
+        sizes[id(handle)] = size
+        return handle
+
+    def free_counted(handle: Any) -> None:
+        sizes.pop(id(handle), None)
+        free(handle)
+
+    monkeypatch.setattr(gpu.driver, "allocate", allocate_within)
+    monkeypatch.setattr(gpu.driver, "free", free_counted)
+    pools = {"grids": gpu.grids, "pool": gpu.pool}
+    wanting = pools.pop(short)
+    (other,) = pools.values()
+    with gpu.queue.lock:
+        epoch = gpu.recordings_epoch
+        del [*map(other.lease, [1 << 18] * 4)][:]
+        assert sum(sizes.values()) == 1 << 20
+        lease = wanting.lease(4096)
+        assert lease.block.size == wanting.blocks[lease.block.number].size and not other.blocks.keys() - other.free.keys()
+        assert gpu.recordings_epoch > epoch
 
 
 def test_a_block_as_large_as_any_is_reused(device: Device) -> None:

@@ -11,8 +11,8 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.devices.device import Device
 from volta_fn.errors import DeviceError
 from volta_fn.targets.gpu import pipelines
-from volta_fn.targets.gpu.adapter import Gpu
 from volta_fn.targets.gpu.backend import GpuBackend
+from volta_fn.targets.gpu.device import Gpu
 from volta_fn.targets.wgpu import WgpuDriver
 
 GPU = vf.devices("gpu")[0]

@@ -17,7 +17,7 @@ from volta_fn.compiler.emission import Slots
 from volta_fn.errors import CompilerError
 from volta_fn.targets.wgsl import commands as horizontal_fusion
 from volta_fn.targets.wgsl import program_plan
-from volta_fn.targets.wgsl.commands import Command, Loop, Run, runs
+from volta_fn.targets.wgsl.commands import Command, For, Run, runs
 from volta_fn.targets.wgsl.program_plan import ProgramPlan, plan_program, uses_of, verify_commands, verify_order
 from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
@@ -69,7 +69,7 @@ def test_a_dispatch_binds_what_its_shader_declares(problem: str, fields: dict[st
 def test_ranges_stay_in_their_slots_in_all_iterations_of_a_loop() -> None:
     commands = plan(lambda x: lax.scan(lambda c, r: (lax.sort(c + r), c), x[0], lax.sort(x))).commands
     verify_commands(TARGET.capabilities, commands)
-    (loop,) = [command for command in commands if isinstance(command, Loop)]
+    (loop,) = [command for command in commands if isinstance(command, For)]
     longer = [replace(loop, iterations=loop.iterations + 9) if command is loop else command for command in commands]
     with pytest.raises(CompilerError, match="are bound of a slot of"):
         verify_commands(TARGET.capabilities, longer)

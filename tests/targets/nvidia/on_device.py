@@ -17,7 +17,7 @@ import numpy as np
 
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.lazy_imports import is_installed
-from volta_fn.targets.gpu.driver import LOST, BoundRange, Step
+from volta_fn.targets.gpu.driver import LOST, BoundDispatch, BoundRange
 from volta_fn.targets.nvidia import compilation
 from volta_fn.targets.nvidia import driver as nvidia
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of
@@ -118,11 +118,11 @@ def opened(model: Any = None) -> NvidiaDriver:
     return device
 
 
-def step(device: NvidiaDriver, source: str, a: int, b: int, count: int = 1000, **grid: int) -> Step:
+def step(device: NvidiaDriver, source: str, a: int, b: int, count: int = 1000, **grid: int) -> BoundDispatch:
     """Return a dispatch of a kernel on two arrays of `count` numbers."""
     kernel, layout = device.compile(source, 2, frozenset([1]), 0)
     group = device.bind(layout, [BoundRange(Block(a), 0, 4 * count), BoundRange(Block(b), 0, 4 * count)])
-    return Step(kernel, group, (-(-count // 64), 1, 1), **grid)
+    return BoundDispatch(kernel, group, (-(-count // 64), 1, 1), **grid)
 
 
 def finish(device: NvidiaDriver) -> None:

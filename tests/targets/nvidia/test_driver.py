@@ -20,7 +20,7 @@ import pytest
 
 from tests.targets.nvidia.fake_cuda import FakeCuda, Fault, replaced
 from volta_fn.errors import DeviceError, OutOfMemoryError
-from volta_fn.targets.gpu.driver import FORKED, LOST, BoundRange, Repeat, Step
+from volta_fn.targets.gpu.driver import FORKED, LOST, BoundDispatch, BoundRange, Repeat
 from volta_fn.targets.gpu.memory import Pool
 from volta_fn.targets.gpu.queue import Queue
 from volta_fn.targets.nvidia import library, stream
@@ -89,10 +89,10 @@ def array(*values: int) -> np.ndarray:
 
 def step(
     device: NvidiaDriver, name: str, *memory: tuple[int, int], written: int, groups: tuple[int, int, int] = (1, 1, 1), **grid: int
-) -> Step:
+) -> BoundDispatch:
     """Return a dispatch of a kernel on ranges of (memory, bytes)."""
     kernel, layout = device.compile(name, len(memory), frozenset([written]), 0)
-    return Step(kernel, device.bind(layout, [BoundRange(Block(address), 0, size) for address, size in memory]), groups, **grid)
+    return BoundDispatch(kernel, device.bind(layout, [BoundRange(Block(address), 0, size) for address, size in memory]), groups, **grid)
 
 
 def read(device: NvidiaDriver, cuda: FakeCuda, memory: int, size: int, offset: int = 0) -> list[int]:
@@ -130,7 +130,13 @@ def test_parameters_are_addresses_sizes_and_the_grid(device: NvidiaDriver, cuda:
     assert layout is None
     group = device.bind(layout, [BoundRange(Block(a), 16, 8), BoundRange(Block(b), 0, 12)])
     device.write(b, array(5, 5, 5, 0), 16)
-    device.play([Step(kernel, group, (3, 2, 1)), Step(kernel, group, (4, 1, 1), b, 16), Step(kernel, group, (9, 1, 1), b, 28)])
+    device.play(
+        [
+            BoundDispatch(kernel, group, (3, 2, 1)),
+            BoundDispatch(kernel, group, (4, 1, 1), b, 16),
+            BoundDispatch(kernel, group, (9, 1, 1), b, 28),
+        ]
+    )
     cuda.run()
     words = [a + 16, b, 8, 12]
     threads = (8, 2, 1)
@@ -434,7 +440,7 @@ def test_kernels_are_released_with_the_device(device: NvidiaDriver, cuda: FakeCu
 # graphs
 
 
-def chain_of(device: NvidiaDriver, count: int) -> tuple[list[Step], list[int]]:
+def chain_of(device: NvidiaDriver, count: int) -> tuple[list[BoundDispatch], list[int]]:
     """Return dispatches each of which adds one block to the next, and the blocks."""
     blocks = [device.allocate(4) for _ in range(count + 1)]
     for block in blocks:

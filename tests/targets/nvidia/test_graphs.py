@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from volta_fn.targets.gpu.driver import BoundRange, Step
+from volta_fn.targets.gpu.driver import BoundDispatch, BoundRange
 from volta_fn.targets.nvidia import stream
 from volta_fn.targets.nvidia.kernel import KernelHeader
 from volta_fn.targets.nvidia.stream import Accesses, Range, chain, dependences
@@ -47,12 +47,12 @@ def test_dependences(dispatches: list[tuple[list, list]], edges: list[list[int]]
 
 def test_kernels_whose_blocks_wait_for_each_other_run_one_after_another() -> None:
     """The blocks of two at once might each have room for some alone."""
-    kernel = stream.Kernel(1, 1, (128, 1, 1), frozenset([0]))
+    kernel = stream.LoadedKernel(1, 1, (128, 1, 1), frozenset([0]))
 
-    def step(block: int, cooperative: bool) -> Step:
+    def step(block: int, cooperative: bool) -> BoundDispatch:
         header = KernelHeader(128, 0, cooperative=cooperative)
         group = stream.bind_group(header, [BoundRange(SimpleNamespace(handle=block), 0, 16)], lambda *_: b"", lambda _: 0)
-        return Step(kernel, group, (1, 1, 1))
+        return BoundDispatch(kernel, group, (1, 1, 1))
 
     steps = [step(1000 * number, cooperative) for number, cooperative in enumerate([True, False, True, True], 1)]
     assert dependences([stream.accesses_of(each) for each in steps]) == [[], [], [0], [2]]

@@ -27,7 +27,7 @@ from volta_fn.targets.gpu import program as program_module
 from volta_fn.targets.gpu.program import Program, TimedProgram
 from volta_fn.targets.nvidia.target import NvidiaTarget
 from volta_fn.targets.wgsl import program_plan
-from volta_fn.targets.wgsl.commands import Loop, Run, While
+from volta_fn.targets.wgsl.commands import For, Run, While
 from volta_fn.targets.wgsl.matmul import contract, tiles
 from volta_fn.targets.wgsl.program_plan import PlanEntry
 from volta_fn.targets.wgsl.target import WgslTarget
@@ -111,7 +111,7 @@ def rows(commands: Any) -> list[Any]:
             better = command.faster and command.faster().text
             ranges = [(span.slot.number, *span[1:]) for span in command.ranges]
             result.append((command.key, ranges, command.workgroups, region, command.is_checked, better))
-        elif isinstance(command, Loop):
+        elif isinstance(command, For):
             result.append((command.number, command.iterations, rows(command.body)))
         elif isinstance(command, While):
             result.append((command.flag.slot.number, command.flag.offset, rows(command.body)))

@@ -24,7 +24,7 @@ from volta_fn.core.arrays.memory import pairs_of
 from volta_fn.errors import ArgumentError, OutOfMemoryError
 from volta_fn.jit.stages import WEBGPU, profile_of
 from volta_fn.targets.gpu import program as call_module
-from volta_fn.targets.gpu.adapter import Gpu
+from volta_fn.targets.gpu.device import Gpu
 from volta_fn.targets.gpu.memory import Buffer
 from volta_fn.targets.gpu.pipelines import Pipeline
 from volta_fn.targets.gpu.program import Program

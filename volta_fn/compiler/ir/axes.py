@@ -79,7 +79,7 @@ class KernelAnalysis:
         return {n: node for n, node in enumerate(self.kernel.nodes) if isinstance(node, Reduce)}
 
     @cached_property
-    def passes(self) -> int:
+    def pass_count(self) -> int:
         """The number of passes over a row."""
         return max([self.stages[store.value] for store in self.kernel.stores], default=0) + 1
 

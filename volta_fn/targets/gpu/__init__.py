@@ -6,7 +6,7 @@ reference. In a program values have *slots*, and a call assigns a block to each.
 
 In the order in which to read: `driver` (the interface of a GPU's driver), `memory` (blocks and buffers, and a warning when memory grows),
 `queue` (batches of dispatches, and copies to the host), `pipelines` (compiled shaders, faster ones in the background, and tests of the
-device), `adapter` (an open device with all of that, and what opens it, again after a loss, and times schedules on it), `program` (calls of
+device), `device` (an open device with all of that, and what opens it, again after a loss, and times schedules on it), `program` (calls of
 a plan, recorded and replayed; it can note the time of each dispatch) and `backend` (the GPUs of the machine, and arrays computed again
 after a loss). Plans are made by `targets.wgsl.program_plan`, and need no device.
 """

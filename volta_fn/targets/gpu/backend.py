@@ -22,7 +22,7 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.lazy_imports import load
 from volta_fn.settings import value_of
-from volta_fn.targets.gpu.adapter import Counters, Gpu, GpuHandle
+from volta_fn.targets.gpu.device import Counters, Gpu, GpuHandle
 from volta_fn.targets.gpu.driver import Adapter, log, lost
 from volta_fn.targets.gpu.memory import Buffer, exclusive
 from volta_fn.targets.gpu.program import Program, TimedProgram

@@ -68,7 +68,7 @@ class BoundRange(NamedTuple):
     size: int
 
 
-class Step(NamedTuple):
+class BoundDispatch(NamedTuple):
     """A dispatch ready to be written: a `wgsl.commands.Run` with the driver's objects.
 
     An indirect one reads its grid, three 32-bit words, at an offset in the memory `grid_buffer`. These are either `workgroups` or zeros.
@@ -85,10 +85,10 @@ class Repeat(NamedTuple):
     """Steps that are repeated while a word that they set is not zero."""
 
     flag: BoundRange
-    steps: tuple[AnyStep, ...]
+    steps: tuple[DriverStep, ...]
 
 
-AnyStep = Step | Repeat
+DriverStep = BoundDispatch | Repeat
 
 
 class ReplayPart(NamedTuple):
@@ -97,7 +97,7 @@ class ReplayPart(NamedTuple):
     dispatches: int
     write: Callable[[], None]
     #: Changes dispatches, by their numbers in the part. False if it changes none of them, since the replay has to be made anew.
-    change: Callable[[Mapping[int, Step]], bool]
+    change: Callable[[Mapping[int, BoundDispatch]], bool]
 
 
 class Errors(Protocol):
@@ -148,7 +148,7 @@ class Readbacks(Protocol):
 class Timestamps(Protocol):
     """The begin and the end of dispatches, in the device's memory until they are read."""
 
-    def play(self, step: Step) -> None:
+    def play(self, step: BoundDispatch) -> None:
         """Write a dispatch between two timestamps."""
 
     def read(self) -> np.ndarray:
@@ -226,10 +226,10 @@ class Driver(Protocol):
     def can_repeat(self, sources: Iterable[str]) -> bool:
         """Return whether the device repeats dispatches of these shaders, in a `Repeat`."""
 
-    def play(self, steps: Sequence[AnyStep]) -> None:
+    def play(self, steps: Sequence[DriverStep]) -> None:
         """Write dispatches."""
 
-    def replay_parts(self, steps: Sequence[AnyStep]) -> Sequence[ReplayPart] | None:
+    def replay_parts(self, steps: Sequence[DriverStep]) -> Sequence[ReplayPart] | None:
         """Return the parts of a replay; None if `play` is as fast.
 
         It is valid until one of its pipelines, bind groups or blocks is released.

@@ -132,8 +132,8 @@ class Pool:
         self.submitted = 0
         #: The number of times that blocks were released: older recordings refer to released blocks.
         self.releases = 0
-        #: Called when memory is short: ends the leases of all programs' temporary values, and waits for the GPU.
-        self.release_scratch: Callable[[], None] = lambda: None
+        #: Called when memory is short: ends the leases of all programs' temporary values, waits for the GPU, and trims all of its pools.
+        self.release_unused: Callable[[], None] = self.trim
 
     def lease(self, size: int) -> Lease:
         """Lease a block of at least `size` bytes, with undefined contents."""
@@ -189,7 +189,7 @@ class Pool:
         if self._full(block_size):
             self.trim()
         if self._full(block_size):
-            self._release_most()
+            self.release_unused()
         if self._full(block_size):
             raise OutOfMemoryError(
                 f"{requested} bytes more than the {self.held} that are in use on the GPU would be beyond the limit of {self.limit} bytes. "
@@ -198,18 +198,13 @@ class Pool:
         try:
             handle = self.driver.allocate(block_size, grids=self.grids)
         except OutOfMemoryError:
-            self._release_most()
+            self.release_unused()
             handle = self.driver.allocate(block_size, grids=self.grids)
         self.held += block_size
         block = Block(handle, next(_numbers), block_size)
         self.blocks[block.number] = block
         log.debug("a block of %d bytes; %d bytes are held, %d in use", block_size, self.held, self.in_use)
         return block
-
-    def _release_most(self) -> None:
-        """Release all blocks that no array needs."""
-        self.release_scratch()
-        self.trim()
 
     def _full(self, size: int) -> bool:
         return self.limit is not None and self.held + size > self.limit

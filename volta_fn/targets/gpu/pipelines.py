@@ -176,7 +176,7 @@ class Pipelines:
         """Release all bind groups if there are too many.
 
         Dispatches that are written to a pass keep theirs, also before they are submitted. Groups that were looked up but not yet written,
-        those of `Step`s, must not exist; recordings with such steps become invalid.
+        those of `BoundDispatch`s, must not exist; recordings with such steps become invalid.
         """
         if len(self._groups) < _MOST_GROUPS:
             return

@@ -15,12 +15,12 @@ from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.target import Item, LoweredProgram, Passes
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import OutOfMemoryError, ShapeError
-from volta_fn.targets.gpu.adapter import Gpu
-from volta_fn.targets.gpu.driver import AnyStep, BoundRange, Repeat, ReplayPart, Step, Timestamps
+from volta_fn.targets.gpu.device import Gpu
+from volta_fn.targets.gpu.driver import BoundDispatch, BoundRange, DriverStep, Repeat, ReplayPart, Timestamps
 from volta_fn.targets.gpu.memory import SMALL_READBACK, Buffer, Lease, Trend
 from volta_fn.targets.gpu.pipelines import Pipeline
 from volta_fn.targets.gpu.queue import Queue
-from volta_fn.targets.wgsl.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs, size_class, uninterrupted
+from volta_fn.targets.wgsl.commands import BufferRange, Command, For, Host, Run, Submit, While, runs, size_class, uninterrupted
 from volta_fn.targets.wgsl.program_plan import PlanEntry, ProgramPlan, dispatches_of, plan_program
 
 # Create the buffers that a call of a program returns.
@@ -143,7 +143,7 @@ _BY_TURNS, _RECORDINGS, _MOST_COUNTED = 2, 8, 1 << 10
 class Recording:
     """The dispatches that a command list wrote to the queue."""
 
-    def __init__(self, steps: list[AnyStep]) -> None:
+    def __init__(self, steps: list[DriverStep]) -> None:
         self.steps = steps
         #: What writes them again; None if the driver has nothing faster than `play`, or is not asked yet.
         self.parts: Sequence[ReplayPart] | None = None
@@ -158,7 +158,7 @@ class Recording:
         else:
             queue.replay(self.parts)
 
-    def change(self, changes: Mapping[int, Step]) -> None:
+    def change(self, changes: Mapping[int, BoundDispatch]) -> None:
         """Change dispatches, by their numbers."""
         for number, step in changes.items():
             self.steps[number] = step
@@ -207,7 +207,7 @@ def _slots_of(run: Run) -> list[int]:
 
 def _step_count(command: Command) -> int:
     """Return the number of steps that a command is in a recording."""
-    return command.iterations * sum(map(_step_count, command.body)) if isinstance(command, Loop) else 1
+    return command.iterations * sum(map(_step_count, command.body)) if isinstance(command, For) else 1
 
 
 class CommandList:
@@ -237,7 +237,7 @@ class CommandList:
             self.recordings[key] = recording
         return recording
 
-    def changed(self, key: tuple[Any, ...], step: Callable[[Run], Step]) -> Recording | None:
+    def changed(self, key: tuple[Any, ...], step: Callable[[Run], BoundDispatch]) -> Recording | None:
         """Return a recording that is changed to the blocks of another key.
 
         None if a new one is better, since there are few, or since changes for this key cost as much. `step` resolves a dispatch.
@@ -264,7 +264,7 @@ class CommandList:
         self.recordings[key] = recording
         return recording
 
-    def keep(self, key: tuple[Any, ...], steps: list[AnyStep]) -> None:
+    def keep(self, key: tuple[Any, ...], steps: list[DriverStep]) -> None:
         """Store the steps that were written for some blocks and iterations as a recording."""
         if len(self.recordings) >= _RECORDINGS:
             del self.recordings[next(iter(self.recordings))]
@@ -286,8 +286,8 @@ def command_lists(commands: Sequence[Command], can_repeat: Callable[[While], boo
         if pending:
             groups.append(CommandList(pending))
             pending = []
-        if isinstance(command, Loop):
-            groups.append(Loop(command.number, command.iterations, command_lists(command.body, can_repeat)))
+        if isinstance(command, For):
+            groups.append(For(command.number, command.iterations, command_lists(command.body, can_repeat)))
         elif isinstance(command, While):
             groups.append(While(command.flag, command_lists(command.body, can_repeat)))
         elif command is not None:
@@ -347,7 +347,7 @@ class Call:
         if recording is not None:
             recording.replay(self.queue)
             return
-        steps: list[AnyStep] = []
+        steps: list[DriverStep] = []
         count = 0
         for step in self.steps(command_list.commands):
             steps.append(step)
@@ -360,12 +360,12 @@ class Call:
         if not count and gpu.recordings_epoch == epoch:  # otherwise the steps may refer to a block that was released meanwhile
             command_list.keep(key, steps)
 
-    def steps(self, commands: Sequence[Command]) -> Iterator[AnyStep]:
+    def steps(self, commands: Sequence[Command]) -> Iterator[DriverStep]:
         """Yield dispatches one by one, and those that the device repeats together."""
         for command in commands:
             if isinstance(command, Run):
                 yield self.step(command)
-            elif isinstance(command, Loop):
+            elif isinstance(command, For):
                 for iteration in range(command.iterations):
                     self.iterations[command.number] = iteration
                     yield from self.steps(command.body)
@@ -373,15 +373,15 @@ class Call:
             elif isinstance(command, While):
                 yield Repeat(self.bound_range(command.flag), tuple(self.steps(command.body)))
 
-    def step(self, run: Run) -> Step:
+    def step(self, run: Run) -> BoundDispatch:
         """Resolve one dispatch: its pipeline, bind group and grid."""
         pipelines = self.gpu.pipelines
         pipeline = pipelines.find(*run.key)
         group = pipelines.group(pipeline, tuple([self.bound_range(p) for p in run.ranges]))
         if run.region is None:
-            return Step(pipeline.handle, group, run.workgroups, None, 0)
+            return BoundDispatch(pipeline.handle, group, run.workgroups, None, 0)
         grids = self.blocks[run.region.grids.number].handle
-        return Step(pipeline.handle, group, run.workgroups, grids, run.region.grid_offset(run.entry))
+        return BoundDispatch(pipeline.handle, group, run.workgroups, grids, run.region.grid_offset(run.entry))
 
     def bound_range(self, span: BufferRange) -> BoundRange:
         """Return the range of a block that a range of a slot denotes in this iteration."""
@@ -461,7 +461,7 @@ class Program:
         gpu: Gpu,
         closed: ClosedJaxpr,
         donated: Sequence[bool],
-        pipeline: Passes,
+        passes: Passes,
         *,
         reads_ahead: bool = True,
         allocate: bool = True,
@@ -485,7 +485,7 @@ class Program:
             plan = None if entry is None else entry.read(closed)
             is_new = plan is None
             if plan is None:
-                plan = plan_program(closed, donated, pipeline, gpu.target, gpu.routines, start_compiling)
+                plan = plan_program(closed, donated, passes, gpu.target, gpu.routines, start_compiling)
             else:
                 for run in runs(plan.commands):
                     start_compiling(*run.key)
@@ -610,7 +610,7 @@ class _TimedCall(Call):
         super().__init__(gpu, leases, key)
         self.stamps, self.noted = stamps, noted
 
-    def step(self, run: Run) -> Step:
+    def step(self, run: Run) -> BoundDispatch:
         """Resolve one dispatch, and record it."""
         self.noted.append(run)
         return super().step(run)
@@ -619,7 +619,7 @@ class _TimedCall(Call):
         """Write the dispatches of a command list to the queue, one by one."""
         self.gpu.pipelines.limit_groups()
         for step in self.steps(command_list.commands):
-            assert isinstance(step, Step), "the host repeats dispatches that are timed"
+            assert isinstance(step, BoundDispatch), "the host repeats dispatches that are timed"
             self.queue.play_timed(self.stamps, step)
 
 
@@ -632,9 +632,9 @@ class TimedProgram(Program):
 
     device = "gpu"
 
-    def __init__(self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Passes) -> None:
-        super().__init__(gpu, closed, donated, pipeline, reads_ahead=False, device_repeats=False, is_cached=False)
-        self.lowered: LoweredProgram = pipeline.lower(closed, gpu.target)
+    def __init__(self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool], passes: Passes) -> None:
+        super().__init__(gpu, closed, donated, passes, reads_ahead=False, device_repeats=False, is_cached=False)
+        self.lowered: LoweredProgram = passes.lower(closed, gpu.target)
         self.items: list[tuple[LoweredProgram, Item] | None] = [None, *_items(self.lowered)]
         self._numbers = {id(entry[1]): number for number, entry in enumerate(self.items) if entry is not None}
         self._stamps, self._noted = gpu.driver.timestamps(), list[Run]()

@@ -20,7 +20,7 @@ from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.errors import DeviceError, DeviceTimeoutError, DistributedError
 from volta_fn.settings import value_of
 from volta_fn.signals import Lock, deferred_interrupts
-from volta_fn.targets.gpu.driver import LOST, AnyStep, Driver, Readback, ReplayPart, Step, Timestamps, log
+from volta_fn.targets.gpu.driver import LOST, BoundDispatch, Driver, DriverStep, Readback, ReplayPart, Timestamps, log
 from volta_fn.targets.gpu.memory import Block, Pool
 
 #: The most commands of a batch, and the fewest that are submitted in any case.
@@ -90,7 +90,7 @@ class Queue:
 
     # writing commands
 
-    def play(self, steps: Sequence[AnyStep]) -> None:
+    def play(self, steps: Sequence[DriverStep]) -> None:
         """Write dispatches, and submit if there are many.
 
         Call it under the lock, since bind groups may be released otherwise.
@@ -106,7 +106,7 @@ class Queue:
             part.write()
             self.wrote(part.dispatches)
 
-    def play_timed(self, timestamps: Timestamps, step: Step) -> None:
+    def play_timed(self, timestamps: Timestamps, step: BoundDispatch) -> None:
         """Write a dispatch between two timestamps."""
         timestamps.play(step)
         self.wrote(1)

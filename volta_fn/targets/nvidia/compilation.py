@@ -217,7 +217,7 @@ def link(loaded: Functions, errors: CallErrors, ptx: bytes) -> bytes:
     messages = ctypes.create_string_buffer(_LOG_BYTES)
     options, values = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_SIZE), (ctypes.c_void_p * 2)(ctypes.addressof(messages), _LOG_BYTES)
     state, code, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
-    errors.check(loaded.cuLinkCreate_v2(2, options, values, ctypes.byref(state)), "cuLinkCreate")
+    errors.call("cuLinkCreate_v2", 2, options, values, ctypes.byref(state))
     try:
         text = ptx + b"\0"
         status = loaded.cuLinkAddData_v2(state, _INPUT_PTX, text, len(text), b"shader", 0, None, None)

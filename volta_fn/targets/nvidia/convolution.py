@@ -335,23 +335,16 @@ class _Arrays(Workspaces):
                 steps[axis] = stride
         if in_place:
             return _Arranged(self.numbers[number], start, tuple(steps), is_copy=False)
-        kernel = self._copy_kernel(number, start, axes, sizes, ranges)
-        copy = self._copies.get((number, kernel))
-        if copy is None:
-            copy = self._copies[number, kernel] = self.new(prod(sizes) * self.dtype.itemsize)
-            self.dispatches += elementwise_dispatches(kernel, (self.numbers[number], copy), self._device)
-        return _Arranged(copy, 0, strides, is_copy=True)
+        return _Arranged(self.copied(number, start, axes, padded, ranges), 0, strides, is_copy=True)
 
-    def copied(self, number: int, start: int, axes: Sequence[tuple[int, int]], ranges: Sequence[Range]) -> int:
-        """Return the number of a contiguous copy of an operand.
-
-        Its axes have sizes and strides. Out of `ranges` there are zeros.
-        """
-        sizes = [size for size, _ in axes]
-        copy = self.new(prod(sizes) * self.dtype.itemsize)
-        kernel = self._copy_kernel(number, start, axes, sizes, ranges)
-        self.dispatches += elementwise_dispatches(kernel, (self.numbers[number], copy), self._device)
-        return copy
+    def copied(self, number: int, start: int, axes: Sequence[tuple[int, int]], padded: int, ranges: Sequence[Range]) -> int:
+        """Return the number of a contiguous copy of an operand; see `arranged`."""
+        kernel = self._copy_kernel(number, start, axes, [*[size for size, _ in axes[:-1]], padded], ranges)
+        key = self.numbers[number], kernel
+        if key not in self._copies:
+            self._copies[key] = self.new(prod(kernel.sizes) * self.dtype.itemsize)
+            self.dispatches += elementwise_dispatches(kernel, (key[0], self._copies[key]), self._device)
+        return self._copies[key]
 
     def _copy_kernel(
         self, number: int, start: int, axes: Sequence[tuple[int, int]], sizes: Sequence[int], ranges: Sequence[Range]
@@ -466,7 +459,7 @@ def _unfolded(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, d
     place = Affine(((tap - 1, last.step), (tap, last.dilation)), -last.low)
     axes = [(a.images, image), *zip(rows, before, strict=True), (last.windows, last.step * near), (columns, last.dilation * near)]
     ranges = [Range(place, 0, last.size), Range(along(tap), 0, last.taps)]
-    x = arrays.copied(0, c.x.offset - last.low * near, [*axes, (a.channels, channel)], ranges)
+    x = arrays.copied(0, c.x.offset - last.low * near, [*axes, (a.channels, channel)], a.channels, ranges)
     arrays.replace(0, x, a.images * prod(rows) * last.windows * width)
     far, *space = contiguous_strides([a.images, *rows, last.windows, width])[:-1]
     slides = Axis(last.windows, 1, last.windows, 1, 1, 0) if a.along_k else Axis(last.windows, last.windows, 1, 1, 1, 0)
@@ -475,7 +468,7 @@ def _unfolded(a: Arrangement, arrays: _Arrays, dtype: np.dtype, elements: int, d
     if a.along_k:
         _, output, inner, *taps_before, tap_near = c.w.strides
         axes = [(c.outputs, output), *zip(taps, taps_before, strict=True), (columns, tap_near), (c.channels, inner)]
-        w = arrays.copied(1, c.w.offset, axes, [Range(along(len(axes) - 2), 0, last.taps)])
+        w = arrays.copied(1, c.w.offset, axes, c.channels, [Range(along(len(axes) - 2), 0, last.taps)])
         arrays.replace(1, w, c.outputs * prod(taps) * width)
         w_far, *w_space = contiguous_strides([c.outputs, *taps, width])[:-1]
         c = replace(c, channels=width, x=View(0, (0, far, 1, *space)), w=View(0, (0, w_far, 1, *w_space, 0)))

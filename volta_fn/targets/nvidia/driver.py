@@ -21,11 +21,22 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, WeakIdentityDict
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.settings import value_of
-from volta_fn.targets.gpu.driver import AnyStep, BoundRange, Description, Errors, Readbacks, Repeat, ReplayPart, Step, log, with_memory
+from volta_fn.targets.gpu.driver import (
+    BoundDispatch,
+    BoundRange,
+    Description,
+    DriverStep,
+    Errors,
+    Readbacks,
+    Repeat,
+    ReplayPart,
+    log,
+    with_memory,
+)
 from volta_fn.targets.gpu.pipelines import NONE
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link, missing_compiler
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, TensorMap, header_of
-from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions, gpus
+from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, GpuModel, driver_version, functions, gpus
 from volta_fn.targets.nvidia.peers import Peers
 from volta_fn.targets.nvidia.stream import (
     CONDITION_KERNEL,
@@ -34,9 +45,9 @@ from volta_fn.targets.nvidia.stream import (
     ConditionKernel,
     ExecutableGraph,
     HostReadbacks,
-    Kernel,
     KernelNode,
     LaunchConfiguration,
+    LoadedKernel,
     LoopNode,
     Node,
     Progress,
@@ -60,8 +71,8 @@ _WITHOUT_TIMING = 2
 class Events:
     """The events of a kind, which are reused. Methods are called in the context."""
 
-    def __init__(self, loaded: Functions, errors: CallErrors, flags: int) -> None:
-        self._functions, self._errors, self._flags = loaded, errors, flags
+    def __init__(self, errors: CallErrors, flags: int) -> None:
+        self._errors, self._flags = errors, flags
         self.free: deque[int] = deque()
 
     def record(self, stream: int) -> int:
@@ -70,9 +81,9 @@ class Events:
             event = self.free.pop()
         except IndexError:
             result = ctypes.c_void_p()
-            self._errors.check(self._functions.cuEventCreate(ctypes.byref(result), self._flags), "cuEventCreate")
+            self._errors.call("cuEventCreate", ctypes.byref(result), self._flags)
             event = result.value or 0
-        self._errors.check(self._functions.cuEventRecord(event, stream), "cuEventRecord")
+        self._errors.call("cuEventRecord", event, stream)
         return event
 
 
@@ -85,7 +96,7 @@ class EventTimestamps:
         self._recorded: list[int] = []
         dropped.add(self, self._recorded)
 
-    def play(self, step: Step) -> None:
+    def play(self, step: BoundDispatch) -> None:
         """Write a dispatch between two timestamps."""
         driver = self._driver
         with driver.context:
@@ -101,8 +112,7 @@ class EventTimestamps:
         driver, moments, milliseconds = self._driver, [0.0] * bool(self._recorded), ctypes.c_float()
         with driver.context:
             for first, second in pairwise(self._recorded):  # a sum of short times is more exact than a long one
-                status = driver.functions.cuEventElapsedTime(ctypes.byref(milliseconds), first, second)
-                driver.call_errors.check(status, "cuEventElapsedTime")
+                driver.call_errors.call("cuEventElapsedTime", ctypes.byref(milliseconds), first, second)
                 moments.append(moments[-1] + milliseconds.value)
         return (np.array(moments, np.float64) * 1e6).astype(np.int64).reshape(-1, 2)
 
@@ -115,7 +125,7 @@ class GraphReplay:
 
     __slots__ = ("__weakref__", "_driver", "_graph", "_peers", "_places")
 
-    def __init__(self, driver: NvidiaDriver, graph: ExecutableGraph, steps: Sequence[AnyStep]) -> None:
+    def __init__(self, driver: NvidiaDriver, graph: ExecutableGraph, steps: Sequence[DriverStep]) -> None:
         self._driver, self._graph = driver, graph
         #: The groups of processes of its collectives.
         self._peers = peers_of(steps)
@@ -132,7 +142,7 @@ class GraphReplay:
                 driver.call_errors.check(status, "cuGraphLaunch")
         driver.progress.is_pending = True
 
-    def change(self, changes: Mapping[int, Step]) -> bool:
+    def change(self, changes: Mapping[int, BoundDispatch]) -> bool:
         """Change dispatches, by their numbers; False if some are collectives."""
         driver = self._driver
         if peers_of([*changes.values()]):
@@ -140,7 +150,7 @@ class GraphReplay:
         with driver.context:
             for number, step in changes.items():
                 if number in self._places:
-                    self._graph.change(driver.functions, driver.call_errors, self._places[number], _kernel_node(step))
+                    self._graph.change(driver.call_errors, self._places[number], _kernel_node(step))
         return True
 
 
@@ -149,11 +159,11 @@ class LaunchReplay:
 
     __slots__ = ("_arguments", "_driver", "_launches", "_peers", "_steps")
 
-    def __init__(self, driver: NvidiaDriver, steps: Sequence[Step]) -> None:
+    def __init__(self, driver: NvidiaDriver, steps: Sequence[BoundDispatch]) -> None:
         self._driver, self._steps = driver, [*steps]
         self._prepare()
 
-    def change(self, changes: Mapping[int, Step]) -> bool:
+    def change(self, changes: Mapping[int, BoundDispatch]) -> bool:
         """Change dispatches, by the numbers that they have among all steps."""
         for number, step in changes.items():
             self._steps[number] = step
@@ -161,7 +171,7 @@ class LaunchReplay:
         return True
 
     def _prepare(self) -> None:
-        driver, steps = self._driver, [step for step in _nonempty(self._steps) if isinstance(step, Step)]
+        driver, steps = self._driver, [step for step in _nonempty(self._steps) if isinstance(step, BoundDispatch)]
         self._peers = peers_of(steps)
         self._launches = [
             (LaunchConfiguration(step.workgroups, step.pipeline.threads, step.pipeline.shared, driver.stream), parameters_of(step))
@@ -203,18 +213,18 @@ _SWIZZLE_128, _PROMOTE_128 = 3, 2
 _MAP_ALIGNMENT = 64
 
 
-def _nonempty(steps: Sequence[AnyStep]) -> list[AnyStep]:
+def _nonempty(steps: Sequence[DriverStep]) -> list[DriverStep]:
     """Return the steps but dispatches of no workgroups, which the driver refuses."""
     return [step for step in steps if isinstance(step, Repeat) or 0 not in step.workgroups]
 
 
-def _places(steps: Sequence[AnyStep]) -> dict[int, int]:
+def _places(steps: Sequence[DriverStep]) -> dict[int, int]:
     """Return the numbers that steps have among those that are not empty."""
     numbers = [number for number, step in enumerate(steps) if isinstance(step, Repeat) or 0 not in step.workgroups]
     return {number: place for place, number in enumerate(numbers)}
 
 
-def _kernel_node(step: Step) -> KernelNode:
+def _kernel_node(step: BoundDispatch) -> KernelNode:
     kernel = step.pipeline
     return KernelNode(kernel.function, step.workgroups, kernel.threads, kernel.shared, parameters_of(step))
 
@@ -241,7 +251,7 @@ class NvidiaDriver:
         stream = ctypes.c_void_p()
         try:
             with self.context:
-                self.call_errors.check(loaded.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING), "cuStreamCreate")
+                self.call_errors.call("cuStreamCreate", ctypes.byref(stream), _NON_BLOCKING)
         except BaseException:
             self.context.destroy()
             raise
@@ -250,7 +260,7 @@ class NvidiaDriver:
         self.readbacks: Readbacks = self._copies
         #: The memory that it shares with GPUs of other processes.
         self.peers = Peers(loaded, self.call_errors, self.context, self.stream, model.device)
-        self._events = Events(loaded, self.call_errors, _WITHOUT_TIMING)
+        self._events = Events(self.call_errors, _WITHOUT_TIMING)
         #: The numbers and events of batches that are not known to be done.
         self._batches: deque[tuple[int, int]] = deque()
         self._polled = threading.Lock()
@@ -260,7 +270,7 @@ class NvidiaDriver:
         self._sources: deque[tuple[int, np.ndarray]] = deque()
         #: The executable graphs of recordings, and the events of timestamps.
         self._graphs: Finalized[ExecutableGraph] = Finalized()
-        self._timing = Events(loaded, self.call_errors, 0)
+        self._timing = Events(self.call_errors, 0)
         self._timed: Finalized[list[int]] = Finalized()
         self._loops: ConditionKernel | None = None
         self.release_free_blocks: Callable[[], None] = lambda: None
@@ -277,7 +287,7 @@ class NvidiaDriver:
         address = ctypes.c_uint64()
         with self.context:
             self._release_retired()
-            self.call_errors.check(self.functions.cuMemAlloc_v2(ctypes.byref(address), size), "cuMemAlloc")
+            self.call_errors.call("cuMemAlloc_v2", ctypes.byref(address), size)
         return address.value
 
     def free(self, memory: int) -> None:
@@ -314,8 +324,7 @@ class NvidiaDriver:
     def write(self, memory: int, data: np.ndarray, offset: int) -> None:
         """Copy bytes from the host to memory that no pending command uses."""
         with self.context:
-            status = self.functions.cuMemcpyHtoDAsync_v2(memory + offset, data.ctypes.data, data.nbytes, self.stream)
-            self.call_errors.check(status, "cuMemcpyHtoDAsync")
+            self.call_errors.call("cuMemcpyHtoDAsync_v2", memory + offset, data.ctypes.data, data.nbytes, self.stream)
         self.progress.is_pending = True  # so that a batch ends after it: until then the driver reads the data and writes the memory
         self._sources.append((self.progress.last_use, data))
 
@@ -325,22 +334,21 @@ class NvidiaDriver:
         They begin at an offset of the source.
         """
         with self.context:
-            status = self.functions.cuMemcpyDtoDAsync_v2(target, source + offset, size, self.stream)
-            self.call_errors.check(status, "cuMemcpyDtoDAsync")
+            self.call_errors.call("cuMemcpyDtoDAsync_v2", target, source + offset, size, self.stream)
         self.progress.is_pending = True
 
     # shaders
 
     def compile(
         self, source: str, count: int, written: frozenset[int], checks: int, *, is_checked: bool = False
-    ) -> tuple[Kernel, KernelHeader | None]:
+    ) -> tuple[LoadedKernel, KernelHeader | None]:
         """Return the kernel of a shader, or of LLVM IR with a header, and the header."""
         self.call_errors.check_device()
         header = header_of(source)
         threads, shared = (0, 0) if header is None else (header.threads, header.shared)
         binary = self._compiler.binary(source, self._link, threads=threads, is_checked=is_checked)
         function, library = self._load(binary.code, shared)
-        return Kernel(function, library, binary.threads, written, shared), header
+        return LoadedKernel(function, library, binary.threads, written, shared), header
 
     def _link(self, ptx: bytes) -> bytes:
         with self.context:
@@ -355,8 +363,7 @@ class NvidiaDriver:
         library, module, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         loaded = self.functions
         with self.context:
-            status = loaded.cuLibraryLoadData(ctypes.byref(library), code, None, None, 0, None, None, 0)
-            self.call_errors.check(status, "cuLibraryLoadData")
+            self.call_errors.call("cuLibraryLoadData", ctypes.byref(library), code, None, None, 0, None, None, 0)
             status = loaded.cuLibraryGetModule(ctypes.byref(module), library)
             status = status or loaded.cuModuleGetFunction(ctypes.byref(function), module, b"main")
             if not status and shared:
@@ -367,7 +374,7 @@ class NvidiaDriver:
         self.context.add_library(library.value or 0)
         return function.value or 0, library.value or 0
 
-    def release_pipeline(self, pipeline: Kernel) -> None:
+    def release_pipeline(self, pipeline: LoadedKernel) -> None:
         """Release a kernel once no command that was written uses it."""
         self._retire(self.context.unload, pipeline.library)
 
@@ -392,12 +399,10 @@ class NvidiaDriver:
         after = (ctypes.c_uint32 * rank)(*steps), 0, _SWIZZLE_128, _PROMOTE_128, 0
         with self.context:
             if windows is None:
-                status = self.functions.cuTensorMapEncodeTiled(*before, (ctypes.c_uint32 * rank)(*box), *after)
-                self.call_errors.check(status, "cuTensorMapEncodeTiled")
+                self.call_errors.call("cuTensorMapEncodeTiled", *before, (ctypes.c_uint32 * rank)(*box), *after)
             else:
                 corners = [(ctypes.c_int * (rank - 2))(*corner) for corner in (windows.lower, windows.upper)]
-                status = self.functions.cuTensorMapEncodeIm2col(*before, *corners, *box, *after)
-                self.call_errors.check(status, "cuTensorMapEncodeIm2col")
+                self.call_errors.call("cuTensorMapEncodeIm2col", *before, *corners, *box, *after)
         return ctypes.string_at(encoded, MAP_BYTES)
 
     def release_group(self, group: BindGroup) -> None:
@@ -418,7 +423,7 @@ class NvidiaDriver:
         """Whether commands were written that are not submitted."""
         return self.progress.is_pending
 
-    def play(self, steps: Sequence[AnyStep]) -> None:
+    def play(self, steps: Sequence[DriverStep]) -> None:
         """Write dispatches."""
         launch, stream = self._launch, self.stream
         for ranks in peers_of(steps):
@@ -437,12 +442,12 @@ class NvidiaDriver:
                 if status:
                     self.call_errors.check(status, "cuLaunchKernel")
 
-    def replay_parts(self, steps: Sequence[AnyStep]) -> Sequence[ReplayPart] | None:
+    def replay_parts(self, steps: Sequence[DriverStep]) -> Sequence[ReplayPart] | None:
         """Return a graph of the dispatches, or their launches if they are few.
 
         They are launches, too, if there is no memory for a graph. None if it has loops, which cannot be launches.
         """
-        dispatches = [step for step in steps if isinstance(step, Step)]
+        dispatches = [step for step in steps if isinstance(step, BoundDispatch)]
         has_loops, graph = len(dispatches) < len(steps), None
         if has_loops or len(_nonempty(dispatches)) >= _SHORTEST_GRAPH:
             with contextlib.suppress(OutOfMemoryError):
@@ -452,12 +457,12 @@ class NvidiaDriver:
         replay = graph or LaunchReplay(self, dispatches)
         return (ReplayPart(len(steps), replay.write, replay.change),)
 
-    def _graph(self, steps: Sequence[AnyStep]) -> GraphReplay:
+    def _graph(self, steps: Sequence[DriverStep]) -> GraphReplay:
         """Return a graph of dispatches."""
         some = _nonempty(steps)
         nodes = self._nodes(some)
         edges = dependences([accesses_of(step) for step in some])
-        nodes = with_priorities(nodes, edges, [isinstance(step, Step) and bool(step.bind_group.peers) for step in some])
+        nodes = with_priorities(nodes, edges, [isinstance(step, BoundDispatch) and bool(step.bind_group.peers) for step in some])
         condition = self._condition_kernel() if any(isinstance(node, LoopNode) for node in nodes) else None
         with self.context:
             self._destroy_dropped_graphs()
@@ -468,15 +473,9 @@ class NvidiaDriver:
         self._graphs.add(replay, graph)
         return replay
 
-    def _nodes(self, steps: Sequence[AnyStep]) -> tuple[Node, ...]:
+    def _nodes(self, steps: Sequence[DriverStep]) -> tuple[Node, ...]:
         """Return the nodes of dispatches."""
-        nodes: list[Node] = []
-        for step in steps:
-            if isinstance(step, Repeat):
-                nodes.append(self._loop(step))
-            else:
-                nodes.append(_kernel_node(step))
-        return tuple(nodes)
+        return tuple([self._loop(step) if isinstance(step, Repeat) else _kernel_node(step) for step in steps])
 
     def _loop(self, step: Repeat) -> LoopNode:
         """Return the node of a loop, with some iterations at once if they are short.
@@ -496,8 +495,7 @@ class NvidiaDriver:
             kernel, _ = self.compile(CONDITION_KERNEL, 0, frozenset(), NONE)
             changing = ctypes.c_void_p()
             with self.context:
-                status = self.functions.cuMemHostAlloc(ctypes.byref(changing), ctypes.sizeof(ctypes.c_uint64), 0)
-                self.call_errors.check(status, "cuMemHostAlloc")
+                self.call_errors.call("cuMemHostAlloc", ctypes.byref(changing), ctypes.sizeof(ctypes.c_uint64), 0)
             ctypes.memset(changing.value or 0, 0, ctypes.sizeof(ctypes.c_uint64))
             self._loops = ConditionKernel(kernel.function, changing.value or 0, self.context.handle)
         return self._loops

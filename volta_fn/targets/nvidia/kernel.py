@@ -49,6 +49,15 @@ bra WAIT_${:uid};
 DONE_${:uid}:
 }"""
 
+_WAIT_FOR_COUNT = """{
+.reg .pred before;
+.reg .b32 number;
+WAIT_${:uid}:
+ld.acquire.gpu.global.u32 number, [$0];
+setp.lt.u32 before, number, $1;
+@before bra WAIT_${:uid};
+}"""
+
 _ARRIVE_IN_FIRST_LANE = """{
 .reg .pred first;
 setp.eq.u32 first, $1, 0;
@@ -173,7 +182,7 @@ class KernelFunction(Function):
     # control flow
 
     def repeat(
-        self, first: Value, end: Value, step: Value, carried: Sequence[Value], body: Callable[[Value, list[Value]], Sequence[Value]]
+        self, first: Value, end: Value, step: Value, carried: Sequence[Value], body: Callable[[Value, list[Value]], Sequence[Value] | None]
     ) -> list[Value]:
         """Append a loop over unsigned indices that has at least one iteration; see `loop`."""
         before, head, done = self._label, self.fresh("repeat"), self.fresh("done")
@@ -182,7 +191,7 @@ class KernelFunction(Function):
         phis_at = len(self._text_lines)
         index = Value("i32", f"%i.{head}")
         phis = [Value(v.type, f"%c{k}.{head}") for k, v in enumerate(carried)]
-        results = list(body(index, phis))
+        results = list(body(index, phis) or ())
         following = self.binary("add", index, step)
         more = self.below(following, end)
         last = self._label
@@ -242,6 +251,14 @@ class KernelFunction(Function):
     def synchronise_warp(self) -> None:
         """Wait for all lanes of the warp."""
         self.run_intrinsic("llvm.nvvm.bar.warp.sync", i32(-1))
+
+    def count(self, counter: Value) -> None:
+        """Add 1 to a word that blocks count in, once this thread's stores are there."""
+        self.ptx("red.release.gpu.global.add.u32 [$0], 1;", counter)
+
+    def wait_for_count(self, counter: Value, number: Value) -> None:
+        """Wait until blocks have counted to a number."""
+        self.ptx(_WAIT_FOR_COUNT, counter, number)
 
     # floats
 

@@ -233,6 +233,12 @@ class CallErrors:
         self.check_device()
         raise error_of(self._functions, status, function)
 
+    def call(self, function: str, *arguments: Any) -> None:
+        """Call a function of the driver, whose status is checked."""
+        status = getattr(self._functions, function)(*arguments)
+        if status:
+            self.check(status, function.removesuffix("_v2"))
+
     def check_device(self) -> None:
         """Raise `DeviceError` if the device is known to be lost."""
         if self.device_lost:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -93,15 +93,13 @@ class TilePipeline:
         wraps = f.equals(following, self._stages)
         return [f.select(wraps, i32(0), following), f.binary("xor", parity, f.cast("zext", wraps, "i32"))]
 
-    def empty(self, stage: Value) -> Value:
-        """Return the barrier that tells that a stage is empty.
+    def wait_for_room(self, stage: Value, parity: Value) -> None:
+        """Wait until a stage is empty: until the phase of the other parity has ended."""
+        self._f.wait_for_barrier(self._of_stage(self._empty, stage), self._f.exclusive_or(parity, 1))
 
-        It is when the phase of the other parity has ended.
-        """
-        return self._of_stage(self._empty, stage)
-
-    def expect(self, stage: Value, count: int) -> Value:
-        """Return the barrier at which copies of so many bytes to a stage arrive."""
+    def expect(self, stage: Value, parity: Value, count: int) -> Value:
+        """Wait for room; return the barrier at which copies of so many bytes arrive."""
+        self.wait_for_room(stage, parity)
         barrier = self._of_stage(self._full, stage)
         self._f.expect_bytes(barrier, count)
         return barrier
@@ -116,10 +114,22 @@ class TilePipeline:
 
     def release(self, stage: Value) -> None:
         """Tell that this warp has read a stage."""
-        self._f.arrive_in_first_lane(self.empty(stage))
+        self._f.arrive_in_first_lane(self._of_stage(self._empty, stage))
 
     def _of_stage(self, barriers: Value, stage: Value) -> Value:
         return self._f.plus(barriers, self._f.times(stage, BARRIER))
+
+
+def divide_groups(f: KernelFunction, copy: Callable[[], None], multiply: Callable[[], None]) -> str:
+    """Append what the first warp group does, and the others; return the module."""
+    f.synchronise()
+    f.do(f"br {f.below(f.warp, 4)}, label %copies, label %multiplies")
+    for label, append in (("copies", copy), ("multiplies", multiply)):
+        f.label(label)
+        append()
+        f.do("br label %end")
+    f.label("end")
+    return f.text()
 
 
 # Products of warp groups.

@@ -18,9 +18,18 @@ from volta_fn.compiler.contractions import ResultMap, Walk
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.runtime.llvm.text import Value
 from volta_fn.targets.nvidia.kernel import ZERO, KernelFunction, KernelHeader, TensorMap, i32
-from volta_fn.targets.nvidia.matmul.problem import ROW, STAGING, MatrixOperand, MatrixProduct, WindowAxis, WindowOperand
+from volta_fn.targets.nvidia.matmul.problem import ROW, STAGING, MatrixOperand, MatrixProduct, WindowAxis, WindowOperand, split_cost
 from volta_fn.targets.nvidia.matmul.results import Results, Rounded, Stored
-from volta_fn.targets.nvidia.matrix_units import ROWS, TERM_BYTES, GroupProduct, GroupStep, SharedMatrix, TilePipeline, await_products
+from volta_fn.targets.nvidia.matrix_units import (
+    ROWS,
+    TERM_BYTES,
+    GroupProduct,
+    GroupStep,
+    SharedMatrix,
+    TilePipeline,
+    await_products,
+    divide_groups,
+)
 
 # Patches. With steps between windows, the taps whose elements leave the same remainder have a patch of their own, of every second, third, …
 # pixel.
@@ -240,9 +249,8 @@ _SLICE_COST, _ROW_COST, _RATIO = 1500, 73, 1.15
 #: How long a patch takes to arrive: one is on its way while another one is multiplied.
 _LATENCY = 22_400
 
-#: What storing a number of the last tile costs, and a tile besides; and what a split costs: a dispatch, and each partial sum that is stored
-#: and loaded.
-_STORE_COST, _TILE_COST, _DISPATCH_COST, _PARTIAL_COST = 3, 40_000, 180_000, 12
+#: What storing a number of the last tile costs, and a tile besides.
+_STORE_COST, _TILE_COST = 3, 40_000
 
 #: Slices of taps in shared memory, at most and at least.
 _MOST_STAGES, _FEWEST_STAGES = 8, 3
@@ -271,10 +279,7 @@ def cost(problem: Patches, schedule: PatchSchedule, processors: int) -> float:
         taps, pixels = rows.taps * columns.taps, tile.images * tile.row * (tile.height + rows.span)
         each += max(taps * ROWS * tile.columns, _ROW_COST * (taps * ROWS + pixels), _LATENCY) + taps * _SLICE_COST
     time = _RATIO * ceil(count / processors) * each * problem.chunks / schedule.splits + _STORE_COST * ROWS * tile.columns + _TILE_COST
-    if schedule.splits == 1:
-        return time
-    results = problem.groups * outputs * problem.windows.windows
-    return time + _DISPATCH_COST + _PARTIAL_COST * (schedule.splits + 1) * results / processors
+    return time + split_cost(schedule.splits, problem.groups * outputs * problem.windows.windows, processors)
 
 
 def estimated(problem: Patches, device: TargetCapabilities, most_splits: int) -> PatchSchedule | None:
@@ -382,19 +387,7 @@ class PatchKernel:
             self.slices.begin(4)
             self.patches.begin(4)
             f.publish_barriers()
-        f.synchronise()
-        f.do(f"br {f.below(f.warp, 4)}, label %copies, label %multiplies")
-        f.label("copies")
-        f.ptx(f"setmaxnreg.dec.sync.aligned.u32 {_REGISTERS[0]};")
-        for thread, copy in ((0, self._copy_taps), (32, self._copy_patches)):
-            with f.only_if(f.equals(f.thread, thread)):
-                f.repeat(self.first, i32(self.total), self.count, [i32(0), i32(0)], copy)
-        f.do("br label %end")
-        f.label("multiplies")
-        self._multiply()
-        f.do("br label %end")
-        f.label("end")
-        return f.text()
+        return divide_groups(f, self._copy, self._multiply)
 
     def _position(self, tile: Value) -> tuple[Value, Value]:
         """Return the number of a tile's product, and its first output."""
@@ -427,6 +420,13 @@ class PatchKernel:
 
     # the warp group that copies
 
+    def _copy(self) -> None:
+        f = self.f
+        f.ptx(f"setmaxnreg.dec.sync.aligned.u32 {_REGISTERS[0]};")
+        for thread, copy in ((0, self._copy_taps), (32, self._copy_patches)):
+            with f.only_if(f.equals(f.thread, thread)):
+                f.repeat(self.first, i32(self.total), self.count, [i32(0), i32(0)], copy)
+
     def _copy_taps(self, tile: Value, state: list[Value]) -> list[Value]:
         f, problem, windows = self.f, self.problem, self.problem.windows
         number, row = self._position(tile)
@@ -435,8 +435,7 @@ class PatchKernel:
 
         def copy(chunk: Value, patch: int, k: Value, state: list[Value]) -> list[Value]:
             stage, parity = state
-            f.wait_for_barrier(self.slices.empty(stage), f.exclusive_or(parity, 1))
-            barrier = self.slices.expect(stage, ROWS * ROW)
+            barrier = self.slices.expect(stage, parity, ROWS * ROW)
             down, across = [
                 f.plus(i32(x.tap), f.times(place, x.step)) for x, place in zip(self.residues[patch], self._tap(patch, k), strict=True)
             ]
@@ -461,8 +460,7 @@ class PatchKernel:
             stage, parity = state
             channel = f.plus(f.times(group, windows.channels), f.times(f.plus(first, k), windows.atom))
             for number, (down, across) in enumerate(self.residues):
-                f.wait_for_barrier(self.patches.empty(stage), f.exclusive_or(parity, 1))
-                barrier = self.patches.expect(stage, prod(self.patch_maps[number].box[1:]) * ROW)
+                barrier = self.patches.expect(stage, parity, prod(self.patch_maps[number].box[1:]) * ROW)
                 x, y = f.plus(f.times(column, shape.width), i32(across.first)), f.plus(f.times(row, shape.height), i32(down.first))
                 position = [channel, x, f.times(image, shape.images), y]
                 to = f.plus(self.base, f.times(stage, self.schedule.patch_bytes))

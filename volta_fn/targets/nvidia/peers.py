@@ -187,7 +187,7 @@ class Peers:
         with contextlib.suppress(DeviceError), self._context:
             if not self._beside:
                 stream = ctypes.c_void_p()
-                self._errors.check(self._functions.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING), "cuStreamCreate")
+                self._errors.call("cuStreamCreate", ctypes.byref(stream), _NON_BLOCKING)
                 self._beside = stream.value or 0
             for _, region in self._connected():
                 self._write(region.address + FAILED, failed, self._beside)
@@ -257,15 +257,15 @@ class Peers:
         if value_of("VOLTA_PEER_MEMORY") == "0":
             return 0, np.zeros(_OFFER, np.uint8)
         address, handle = ctypes.c_uint64(), IpcHandle()
-        loaded, identity = self._functions, ctypes.create_string_buffer(_IDENTITY)
+        identity = ctypes.create_string_buffer(_IDENTITY)
         try:
             with self._context:
-                self._errors.check(loaded.cuDeviceGetUuid(identity, self._device), "cuDeviceGetUuid")
-                self._errors.check(loaded.cuMemAlloc_v2(ctypes.byref(address), SIZE), "cuMemAlloc")
+                self._errors.call("cuDeviceGetUuid", identity, self._device)
+                self._errors.call("cuMemAlloc_v2", ctypes.byref(address), SIZE)
                 self._write(address.value, np.zeros(SLOTS, np.uint8), self._stream)
                 self._wait(self._stream)
                 if not is_alone:
-                    self._errors.check(loaded.cuIpcGetMemHandle(ctypes.byref(handle), address), "cuIpcGetMemHandle")
+                    self._errors.call("cuIpcGetMemHandle", ctypes.byref(handle), address)
         except VoltaError as error:
             log.debug("GPU memory cannot be shared: %s", error)
             if address.value and not self._errors.device_lost:
@@ -314,7 +314,7 @@ class Peers:
         try:
             with self._context:
                 host = ctypes.c_void_p()
-                self._errors.check(self._functions.cuMemHostAlloc(ctypes.byref(host), _REPORT_BYTES, _MAPPED), "cuMemHostAlloc")
+                self._errors.call("cuMemHostAlloc", ctypes.byref(host), _REPORT_BYTES, _MAPPED)
                 words = (ctypes.c_uint32 * 3).from_address(host.value or 0)
                 words[:] = [0, 0, 0]
                 table[:REGIONS].view(np.uint64)[:3] = position, _nanoseconds(limit), host.value or 0
@@ -328,7 +328,7 @@ class Peers:
 
     def _write(self, address: int, data: np.ndarray, stream: int) -> None:
         """Copy bytes to the GPU, which `_wait` waits for; called in the context."""
-        self._errors.check(self._functions.cuMemcpyHtoDAsync_v2(address, data.ctypes.data, data.nbytes, stream), "cuMemcpyHtoDAsync")
+        self._errors.call("cuMemcpyHtoDAsync_v2", address, data.ctypes.data, data.nbytes, stream)
 
     def _wait(self, stream: int) -> None:
         """Wait for a stream."""

@@ -444,19 +444,6 @@ def _cost(r: Recurrence, t: Tiling) -> float:
 #: Bytes between the counters of blocks that meet, and of a fragment of the left operand.
 COUNTER, FRAGMENT = 128, 512
 
-#: Adds 1 to a counter, once all that the block has stored is there.
-_ARRIVE = "red.release.gpu.global.add.u32 [$0], 1;"
-
-#: Waits until a counter has reached a number.
-_WAIT = """{
-.reg .pred p;
-.reg .b32 v;
-WAIT_${:uid}:
-ld.acquire.gpu.global.u32 v, [$0];
-setp.lt.u32 p, v, $1;
-@p bra WAIT_${:uid};
-}"""
-
 #: Loads what other blocks have stored.
 _LOAD = "ld.relaxed.gpu.global.v4.b32 {$0, $1, $2, $3}, [$4];"
 
@@ -585,7 +572,7 @@ class RecurrentKernel:
                     self._publish(k, iteration)
                 f.synchronise()
                 with f.only_if(f.equals(f.thread, 0)):
-                    f.ptx(_ARRIVE, self._counter)
+                    f.count(self._counter)
             # What nobody waits for comes between the arrival and the wait.
             if level == min(1, self._last):
                 next_row = self._row_number(f.umin(f.plus(iteration, i32(1)), i32(r.length - 1)))
@@ -594,7 +581,7 @@ class RecurrentKernel:
                 self._store_stacked(level - 1, row)
                 meetings = f.plus(f.times(iteration, self._last), i32(level))
                 with f.only_if(f.equals(f.thread, 0)):
-                    f.ptx(_WAIT, self._counter, f.times(meetings, self._blocks))
+                    f.wait_for_count(self._counter, f.times(meetings, self._blocks))
                 f.synchronise()
                 for k in products:
                     self._multiply(k, iteration)

@@ -14,7 +14,7 @@ import numpy as np
 
 from volta_fn.core.caches import KeyedWeakref
 from volta_fn.errors import DeviceError, VoltaError
-from volta_fn.targets.gpu.driver import LOST, AnyStep, BoundRange, Repeat, Step
+from volta_fn.targets.gpu.driver import LOST, BoundDispatch, BoundRange, DriverStep, Repeat
 from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, MapEncoder, TableFinder, parameter_block
 from volta_fn.targets.nvidia.library import CallErrors, Context, Functions
 
@@ -29,7 +29,7 @@ from volta_fn.targets.nvidia.library import CallErrors, Context, Functions
 _WORD = struct.Struct("<Q")
 
 
-class Kernel(NamedTuple):
+class LoadedKernel(NamedTuple):
     """A compiled shader: a function, and the library that has it."""
 
     function: int
@@ -116,7 +116,7 @@ def bind_group(header: KernelHeader | None, ranges: Sequence[BoundRange], encode
     return BindGroup(spans, words, maps, Parameters(words, maps), header.peers, header.cooperative)
 
 
-def parameters_of(step: Step) -> Parameters:
+def parameters_of(step: BoundDispatch) -> Parameters:
     """Return the parameters of a dispatch, with its grid if that is indirect."""
     group: BindGroup = step.bind_group
     if step.grid_buffer is None:
@@ -124,12 +124,12 @@ def parameters_of(step: Step) -> Parameters:
     return Parameters(group.words[: -_WORD.size] + _WORD.pack(step.grid_buffer + step.grid_offset), group.maps)
 
 
-def peers_of(steps: Sequence[AnyStep]) -> list[tuple[int, ...]]:
+def peers_of(steps: Sequence[DriverStep]) -> list[tuple[int, ...]]:
     """Return the groups of processes of the collectives among dispatches.
 
     None of them is repeated.
     """
-    return [step.bind_group.peers for step in steps if isinstance(step, Step) and step.bind_group.peers]
+    return [step.bind_group.peers for step in steps if isinstance(step, BoundDispatch) and step.bind_group.peers]
 
 
 class LaunchConfiguration(ctypes.Structure):
@@ -161,7 +161,7 @@ def flag_of(step: Repeat) -> Range:
     return Range(block.handle, block.handle + offset, block.handle + offset + size)
 
 
-def accesses_of(step: AnyStep) -> Accesses:
+def accesses_of(step: DriverStep) -> Accesses:
     """Return the memory that a dispatch, or all that are repeated, read and write."""
     if isinstance(step, Repeat):
         flag, inner = flag_of(step), [accesses_of(each) for each in step.steps]
@@ -378,8 +378,8 @@ define ptx_kernel void @main(ptr addrspace(1) %flag, i64 %handle, ptr addrspace(
 class _Builder:
     """Adds nodes to graphs."""
 
-    def __init__(self, loaded: Functions, errors: CallErrors, condition: ConditionKernel | None) -> None:
-        self._functions, self._errors, self._condition = loaded, errors, condition
+    def __init__(self, errors: CallErrors, condition: ConditionKernel | None) -> None:
+        self._errors, self._condition = errors, condition
 
     def add(self, graph: int, nodes: Sequence[Node], edges: Sequence[Sequence[int]]) -> list[int]:
         """Add nodes, each with the earlier ones that it waits for; return their handles."""
@@ -392,12 +392,10 @@ class _Builder:
     def _kernel(self, graph: int, kernel: KernelNode, before: Sequence[int]) -> int:
         node, result = kernel.parameters_of_node(), ctypes.c_void_p()
         array = (ctypes.c_void_p * len(before))(*before) if before else None
-        status = self._functions.cuGraphAddKernelNode_v2(ctypes.byref(result), graph, array, len(before), ctypes.byref(node))
-        self._errors.check(status, "cuGraphAddKernelNode")
+        self._errors.call("cuGraphAddKernelNode_v2", ctypes.byref(result), graph, array, len(before), ctypes.byref(node))
         if kernel.priority:
             attribute = ctypes.create_string_buffer(struct.pack("<i", kernel.priority), _ATTRIBUTE_BYTES)
-            status = self._functions.cuGraphKernelNodeSetAttribute(result, _PRIORITY, ctypes.addressof(attribute))
-            self._errors.check(status, "cuGraphKernelNodeSetAttribute")
+            self._errors.call("cuGraphKernelNodeSetAttribute", result, _PRIORITY, ctypes.addressof(attribute))
         return result.value or 0
 
     def _loop(self, graph: int, loop: LoopNode, before: Sequence[int]) -> int:
@@ -407,15 +405,13 @@ class _Builder:
         """
         assert self._condition is not None
         handle, result = ctypes.c_uint64(), ctypes.c_void_p()
-        status = self._functions.cuGraphConditionalHandleCreate(ctypes.byref(handle), graph, self._condition.context, 0, 0)
-        self._errors.check(status, "cuGraphConditionalHandleCreate")
+        self._errors.call("cuGraphConditionalHandleCreate", ctypes.byref(handle), graph, self._condition.context, 0, 0)
         parameters = Parameters(struct.pack("<4Q", loop.flag, handle.value, self._condition.changing, 0))
         setter = KernelNode(self._condition.function, (1, 1, 1), (1, 1, 1), 0, parameters)
         first = (ctypes.c_void_p * 1)(self._kernel(graph, setter, before))
         context = self._condition.context
         node = ConditionalNodeParameters(kind=_CONDITIONAL, handle=handle.value, condition=_WHILE, graphs=1, context=context)
-        status = self._functions.cuGraphAddNode(ctypes.byref(result), graph, first, 1, ctypes.byref(node))
-        self._errors.check(status, "cuGraphAddNode")
+        self._errors.call("cuGraphAddNode", ctypes.byref(result), graph, first, 1, ctypes.byref(node))
         body = node.bodies[0]
         self.add(body, (*loop.nodes, setter), loop.edges)
         return result.value or 0
@@ -429,11 +425,10 @@ class ExecutableGraph(NamedTuple):
     #: The nodes of the source, by which those of the graph are changed.
     nodes: Sequence[int]
 
-    def change(self, loaded: Functions, errors: CallErrors, number: int, kernel: KernelNode) -> None:
+    def change(self, errors: CallErrors, number: int, kernel: KernelNode) -> None:
         """Change a node for launches from now on, in the current context."""
         node = kernel.parameters_of_node()
-        status = loaded.cuGraphExecKernelNodeSetParams_v2(self.handle, self.nodes[number], ctypes.byref(node))
-        errors.check(status, "cuGraphExecKernelNodeSetParams")
+        errors.call("cuGraphExecKernelNodeSetParams_v2", self.handle, self.nodes[number], ctypes.byref(node))
 
     def destroy(self, loaded: Functions) -> None:
         """Destroy both graphs; launches that are under way end first."""
@@ -454,18 +449,18 @@ def instantiate(
     It is uploaded in a stream, whose context is current. Loops need a `condition`. Raises `DeviceError` or `OutOfMemoryError`.
     """
     graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
-    errors.check(loaded.cuGraphCreate(ctypes.byref(graph), 0), "cuGraphCreate")
+    errors.call("cuGraphCreate", ctypes.byref(graph), 0)
     source = graph.value or 0
     try:
-        handles = _Builder(loaded, errors, condition).add(source, nodes, edges)
+        handles = _Builder(errors, condition).add(source, nodes, edges)
         flags = _USE_PRIORITIES if any(isinstance(node, KernelNode) and node.priority for node in nodes) else 0
-        errors.check(loaded.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, flags), "cuGraphInstantiate")
+        errors.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, flags)
     except VoltaError:
         loaded.cuGraphDestroy(graph)
         raise
     result = ExecutableGraph(executable.value or 0, source, handles)
     try:
-        errors.check(loaded.cuGraphUpload(result.handle, stream), "cuGraphUpload")
+        errors.call("cuGraphUpload", result.handle, stream)
     except VoltaError:
         result.destroy(loaded)
         raise
@@ -565,13 +560,12 @@ class HostReadbacks:
                 self._retained -= capacity
             else:
                 result = ctypes.c_void_p()
-                self._errors.check(self._functions.cuMemHostAlloc(ctypes.byref(result), capacity, 0), "cuMemHostAlloc")
+                self._errors.call("cuMemHostAlloc", ctypes.byref(result), capacity, 0)
                 address = result.value or 0
             copy = _HostCopy(address, capacity, size)
             try:
                 if size:
-                    status = self._functions.cuMemcpyDtoHAsync_v2(address, memory + offset, size, self._stream)
-                    self._errors.check(status, "cuMemcpyDtoHAsync")
+                    self._errors.call("cuMemcpyDtoHAsync_v2", address, memory + offset, size, self._stream)
             except VoltaError:
                 self._recycle(copy)
                 raise

@@ -7,7 +7,7 @@ From an equation to the GPU, each level has a class that knows more than the one
 - an `Item` (`compiler.target`, made by `compiler.pipeline`) is a kernel or an equation of a `LoweredProgram`, with its routine's key;
 - a `Dispatch` of the routine has a shader, a grid, and the numbers of the buffers that it binds (`routine`);
 - a `Run` is a dispatch of a plan, which binds ranges of *slots* (`commands`, made by `writer`, joined by `fuse_horizontally`);
-- a `Step` is that dispatch in a call, which binds *blocks* of memory, with the driver's objects (`gpu.driver`, made by `gpu.program`);
+- a `BoundDispatch` is that dispatch in a call, with the driver's objects and *blocks* of memory (`gpu.driver`, made by `gpu.program`);
 - a row of the replay's table (`wgpu`), or a node of a CUDA graph (`nvidia.stream`), is a step of a recording.
 
 Plans end with runs and need no device; blocks and steps belong to one.

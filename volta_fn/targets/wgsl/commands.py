@@ -21,7 +21,7 @@ from volta_fn.targets.wgsl.transforms import fused, fused_memory, fused_size
 
 # Commands, the form in which the runtime executes a program.
 #
-# `Run` is one dispatch, `Loop` repeats commands a fixed number of times, `While` as long as a flag on the device is set, `Submit`
+# `Run` is one dispatch, `For` repeats commands a fixed number of times, `While` as long as a flag on the device is set, `Submit`
 # submits the pending commands, and `Host` calls NumPy. Commands work on slots (`compiler.emission`): the
 # caller's, then temporary ones, then constants. A `BufferRange` is a range of bytes in a slot, whose offset may advance with the
 # iterations of loops.
@@ -104,7 +104,8 @@ class Region:
 class Run:
     """A dispatch of a program.
 
-    A routine's `Dispatch` binds buffers by their numbers in the routine, a `Run` ranges of slots, and a `gpu.driver.Step` blocks of memory.
+    A routine's `Dispatch` binds buffers by their numbers in the routine, a `Run` ranges of slots, and a `gpu.driver.BoundDispatch` blocks
+    of memory.
     """
 
     shader: ShaderModule
@@ -146,7 +147,7 @@ class Run:
 
 
 @dataclass(eq=False)
-class Loop:
+class For:
     """Commands repeated `iterations` times; ranges refer to the loop by its `number`."""
 
     number: int
@@ -181,7 +182,7 @@ class Host:
     flag: BufferRange | None = None
 
 
-Command = Run | Loop | While | Submit | Host
+Command = Run | For | While | Submit | Host
 
 
 def uninterrupted(command: Command, can_repeat: Callable[[While], bool]) -> bool:
@@ -189,8 +190,8 @@ def uninterrupted(command: Command, can_repeat: Callable[[While], bool]) -> bool
 
     `can_repeat` says whether the device repeats dispatches by itself.
     """
-    if isinstance(command, Loop | While):
-        return (isinstance(command, Loop) or can_repeat(command)) and all(uninterrupted(c, can_repeat) for c in command.body)
+    if isinstance(command, For | While):
+        return (isinstance(command, For) or can_repeat(command)) and all(uninterrupted(c, can_repeat) for c in command.body)
     return isinstance(command, Run)
 
 
@@ -199,7 +200,7 @@ def runs(commands: Sequence[Command]) -> Iterator[Run]:
     for command in commands:
         if isinstance(command, Run):
             yield command
-        elif isinstance(command, Loop | While):
+        elif isinstance(command, For | While):
             yield from runs(command.body)
 
 

@@ -30,8 +30,8 @@ from volta_fn.targets.wgsl.commands import (
     KEPT_ON_HOST,
     BufferRange,
     Command,
+    For,
     Host,
-    Loop,
     Region,
     Run,
     Submit,
@@ -137,7 +137,7 @@ def dispatches_of(commands: Sequence[Command]) -> int:
     """Return the dispatches of commands; those of a `while` loop count once."""
     count = 0
     for command in commands:
-        if isinstance(command, Loop):
+        if isinstance(command, For):
             count += command.iterations * dispatches_of(command.body)
         elif isinstance(command, While):
             count += dispatches_of(command.body)
@@ -390,7 +390,7 @@ class _CommandWriter:
                 faster,
                 command.is_checked,
             ]
-        if isinstance(command, Loop):
+        if isinstance(command, For):
             return [_LOOP, command.number, command.iterations, self.rows(command.body)]
         if isinstance(command, While):
             return [_WHILE, _range(command.flag), self.rows(command.body)]
@@ -421,7 +421,7 @@ class _CommandReader:
                 yield self._run(*fields)
             elif kind == _LOOP:
                 number, iterations, body = fields
-                yield Loop(number, iterations, [*self.commands(body)])
+                yield For(number, iterations, [*self.commands(body)])
             elif kind == _WHILE:
                 flag, body = fields
                 yield While(self._range(*flag), [*self.commands(body)])
@@ -498,7 +498,7 @@ def _runs(commands: Sequence[Command], loops: Mapping[int, int]) -> Iterator[tup
     for command in commands:
         if isinstance(command, Run):
             yield command, loops
-        elif isinstance(command, Loop):
+        elif isinstance(command, For):
             yield from _runs(command.body, {**loops, command.number: command.iterations})
         elif isinstance(command, While):
             yield from _runs(command.body, loops)

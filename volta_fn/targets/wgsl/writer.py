@@ -29,8 +29,8 @@ from volta_fn.targets.numpy.backend import make_kernel
 from volta_fn.targets.wgsl.commands import (
     BufferRange,
     Command,
+    For,
     Host,
-    Loop,
     MovingSlot,
     Region,
     Run,
@@ -456,7 +456,7 @@ _GRIDS = """\
 
 
 #: Stands for the dispatch of a switch until the dispatches of its region are known.
-_RESERVED = Loop(-1, 0, [])
+_RESERVED = For(-1, 0, [])
 
 
 class _Switch(NamedTuple):
@@ -609,7 +609,7 @@ class _Scan:
                 writer.touch(inner, slot)
         writer.slots.close_scope(inner)
         body, writer.commands = writer.commands, commands
-        writer.commands.append(Loop(number, iterations, body))
+        writer.commands.append(For(number, iterations, body))
 
     def emit_step(self, step: int, stride: int, loop: int | None, outer: CommandScope | None = None) -> None:
         """Emit one step, whose index grows by `stride` with each iteration of a loop."""

@@ -14,7 +14,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Axes, Form, Window
 from volta_fn.targets.nvidia.attention.groups import GroupSchedule, has_tensor_maps
 from volta_fn.targets.nvidia.attention.joint import JointSchedule, gradient_dispatches, gradient_workspace
-from volta_fn.targets.nvidia.attention.kernels import forward_dispatch, group_dispatch
+from volta_fn.targets.nvidia.attention.kernels import forward_dispatch
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.wgsl.routine import Dispatch
 
@@ -119,7 +119,7 @@ def test_infinite_logits_have_no_weight(schedule: AttentionSchedule | GroupSched
     form = Form(HEADS_FIRST, ROWS_FIRST, HEADS_FIRST, None, 1.0, LEAST)
     a = attention_of([ShapedArray(x.shape, x.dtype) for x in (q, k, v)], form)
     out, statistics = np.full(q.shape, np.nan, q.dtype), np.full((1, 64, 2), np.nan, np.float32)
-    dispatch = group_dispatch(a, schedule) if isinstance(schedule, GroupSchedule) else forward_dispatch(a, schedule)
+    dispatch = forward_dispatch(a, schedule)
     run(dispatch, [q, k, v, out, statistics])
     check("out", out, expected, 1e-2)
 
@@ -159,7 +159,7 @@ def test_forward_by_warp_groups(case: Case, schedule: GroupSchedule) -> None:
     assert has_tensor_maps(a.q, a.k, a.v)
     out = np.full(problem.out.shape, np.nan, case.dtype)
     statistics = np.full(problem.statistics.shape, np.nan, np.float32)
-    run(group_dispatch(a, schedule), [*problem.operands, out, statistics])
+    run(forward_dispatch(a, schedule), [*problem.operands, out, statistics])
     check("statistics", statistics, problem.statistics, 1e-5)
     check("result", out, problem.out, 1e-2 if case.dtype == BFLOAT16 else 2e-3)
 

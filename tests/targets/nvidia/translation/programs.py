@@ -10,7 +10,7 @@ import volta_fn as vf
 from tests.targets.nvidia.translation.emulation import kernel
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.commands import BufferRange, Command, Host, Loop, Run, While, runs
+from volta_fn.targets.wgsl.commands import BufferRange, Command, For, Host, Run, While, runs
 from volta_fn.targets.wgsl.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
@@ -82,7 +82,7 @@ class _Call:
                         grids = self._memory.slots[command.region.grids.number]
                         grid = grids.ctypes.data + command.region.grid_offset(command.entry)
                     kernel(command.source).run(command.workgroups, [s.ctypes.data for s in spans], [s.nbytes for s in spans], grid)
-                case Loop():
+                case For():
                     for iteration in range(command.iterations):
                         self._iterations[command.number] = iteration
                         self.execute(command.body)

@@ -270,16 +270,11 @@ def test_min_max_and_clamp(type_: str) -> None:
 
 
 @pytest.mark.parametrize("type_", FLOATS)
-@pytest.mark.parametrize("name", ["abs", "floor", "ceil", "trunc", "round", "sqrt", "fract", "sign"])
+@pytest.mark.parametrize("name", ["abs", "floor", "ceil", "trunc", "round", "sqrt"])
 def test_functions_of_floats(name: str, type_: str) -> None:
     x = numbers(type_)
-    references = {
-        "round": np.rint,
-        "fract": lambda x: x - np.floor(x),
-        "sign": lambda x: np.where(np.isnan(x) | (x == 0), 0, np.sign(x)).astype(x.dtype),
-    }
     with np.errstate(all="ignore"):
-        expected = references.get(name, getattr(np, name, None))(x)  # type: ignore[misc]
+        expected = getattr(np, "rint" if name == "round" else name)(x)
         assert_equal(evaluate(f"{name}(x)", type_, type_, x), expected, x)
 
 
@@ -313,65 +308,15 @@ def test_functions_of_bits(type_: str) -> None:
     x, dtype = numbers(type_), DTYPES[type_]
     width = 8 * dtype().itemsize
     texts = [format(int(v) & ((1 << width) - 1), f"0{width}b") for v in x]
-
-    def leading(text: str) -> int:
-        sign = text[0] if type_[0] == "i" else "0"
-        place = text.find("1" if sign == "0" else "0")
-        return -1 if place < 0 else width - 1 - place
-
     references: dict[str, Callable[[str], int]] = {
         "countOneBits": lambda t: t.count("1"),
         "countLeadingZeros": lambda t: len(t) - len(t.lstrip("0")),
-        "countTrailingZeros": lambda t: len(t) - len(t.rstrip("0")),
-        "reverseBits": lambda t: int(t[::-1], 2),
         "firstTrailingBit": lambda t: len(t) - len(t.rstrip("0")) if "1" in t else -1,
-        "firstLeadingBit": leading,
         "abs": lambda t: abs(int(t, 2) - (1 << width)) if t[0] == "1" and type_[0] == "i" else int(t, 2),
-        "sign": lambda t: int(t[0] == "0" and "1" in t) - int(t[0] == "1") if type_[0] == "i" else int("1" in t),
     }
     for name, reference in references.items():
         expected = np.array([reference(t) & ((1 << width) - 1) for t in texts], f"u{width // 8}").view(dtype)
         assert_equal(evaluate(f"{name}(x)", type_, type_, x), expected, x)
-
-
-@pytest.mark.parametrize("type_", ["i32", "u32"])
-def test_fields_of_bits(type_: str) -> None:
-    values, dtype = numbers(type_), DTYPES[type_]
-    cases = [(v, offset, count) for v in values for offset in (0, 1, 7, 31, 32, 40) for count in (0, 1, 5, 31, 32, 99)]
-    x = np.array([c[0] for c in cases], dtype)
-    y, z = [np.array([c[k] for c in cases], dtype) for k in (1, 2)]
-
-    def field(offset: int, count: int) -> tuple[int, int]:
-        offset = min(offset, 32)
-        return offset, min(count, 32 - offset)
-
-    def extracted(value: int, offset: int, count: int) -> int:
-        offset, count = field(offset, count)
-        bits = ((value & 0xFFFFFFFF) >> offset) & ((1 << count) - 1)
-        return bits - (1 << count) if type_ == "i32" and count and bits >> (count - 1) else bits
-
-    def inserted(value: int, offset: int, count: int) -> int:
-        offset, count = field(offset, count)
-        mask = ((1 << count) - 1) << offset
-        return (value & ~mask) | ((~value << offset) & mask)
-
-    expected = np.array([extracted(int(v), o, c) for v, o, c in cases]).astype(np.int64).astype(dtype)
-    assert_equal(evaluate("extractBits(x, u32(y), u32(z))", type_, type_, x, y, z), expected, x, y, z)
-    expected = np.array([inserted(int(v), o, c) & 0xFFFFFFFF for v, o, c in cases], np.uint32).view(dtype)
-    assert_equal(evaluate("insertBits(x, ~x, u32(y), u32(z))", type_, type_, x, y, z), expected, x, y, z)
-
-
-def test_packed_halves() -> None:
-    halves = np.arange(1 << 16, dtype=np.uint32)[::37]
-    actual = evaluate("bitcast<u32>(unpack2x16float(x).x)", "u32", "u32", halves)
-    expected = halves.astype(np.uint16).view(np.float16).astype(np.float32)
-    assert_equal(actual.view(np.float32), expected, halves)
-    x = numbers("f32")
-    with np.errstate(over="ignore"):
-        packed = x.astype(np.float16).view(np.uint16).astype(np.uint32)
-    actual = evaluate("pack2x16float(vec2<f32>(1.0f, x)) >> 16u", "f32", "u32", x)
-    ordinary = ~np.isnan(x)
-    assert_equal(actual[ordinary], packed[ordinary], x[ordinary])
 
 
 @pytest.mark.parametrize("type_", DTYPES)
@@ -383,20 +328,15 @@ def test_select_takes_what_the_condition_says(type_: str) -> None:
 @pytest.mark.parametrize(
     ("expression", "reference"),
     [
-        ("exp(x)", np.exp), ("exp2(x)", np.exp2), ("log(x)", np.log), ("log2(x)", np.log2), ("sin(x)", np.sin), ("cos(x)", np.cos),
-        ("tan(x)", np.tan), ("tanh(x)", np.tanh), ("inverseSqrt(x)", lambda x: 1 / np.sqrt(x)), ("pow(x, 2.5f)", lambda x: x**2.5),
-        ("saturate(x - 1.0)", lambda x: np.clip(x - 1, 0, 1)), ("mix(x, 2.0f, 0.25f)", lambda x: x * 0.75 + 0.5),
-        ("step(1.0f, x)", lambda x: np.where(x >= 1, 1.0, 0.0)),
+        ("exp(x)", np.exp), ("log2(x)", np.log2),
         ("dot(vec3<f32>(x, 1.0, 2.0), vec3<f32>(x, x, x))", lambda x: x * x + 3 * x),
     ],
 )  # fmt: skip
 def test_approximate_functions(expression: str, reference: Callable[[np.ndarray], np.ndarray]) -> None:
     x = np.linspace(0.1, 3, 60, dtype=np.float32)
     expected = reference(x.astype(np.float64))
-    # Near its pole, errors of tan are those of its argument times its slope; sines and cosines have 2⁻²⁰ on a card.
-    slope = 1 + expected**2 if expression == "tan(x)" else 0
     error = np.abs(evaluate(expression, "f32", "f32", x) - expected)
-    assert (error <= 1e-5 * np.abs(expected) + 1e-6 * (1 + slope)).all()
+    assert (error <= 1e-5 * np.abs(expected) + 1e-6).all()
 
 
 def test_float16_is_rounded_after_each_operation() -> None:

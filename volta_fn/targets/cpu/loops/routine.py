@@ -48,14 +48,14 @@ from volta_fn.targets.cpu.scalars.values import bits_of
 class InterleavedStores:
     """Writes vectors of a kernel with short innermost axes."""
 
-    def __init__(self, analysis: KernelAnalysis, vectors: Vectors, inner: tuple[int, ...]) -> None:
+    def __init__(self, analysis: KernelAnalysis, vectors: Vectors, axes: tuple[int, ...]) -> None:
         self.analysis = analysis
         self.vectors = vectors
         kernel = analysis.kernel
         self.targets = [s.value for s in kernel.stores]
-        ranges = {r for n in range(len(kernel.nodes)) for r in analysis.ranges(n) if r.value.axes and r.value.axes <= set(inner)}
+        ranges = {r for n in range(len(kernel.nodes)) for r in analysis.ranges(n) if r.value.axes and r.value.axes <= set(axes)}
         #: The indices along the short axes, and which conditions on them hold.
-        self.indices = [dict(zip(inner, index, strict=True)) for index in itertools.product(*[range(kernel.sizes[a]) for a in inner])]
+        self.indices = [dict(zip(axes, index, strict=True)) for index in itertools.product(*[range(kernel.sizes[a]) for a in axes])]
         self.decided = [{r: _holds(r, index) for r in ranges} for index in self.indices]
 
     def emit(self, scope: VectorScope, segment: Segment, start: Value, count: Value | None, unroll: int) -> None:
@@ -501,11 +501,11 @@ def pays_to_split(schedule: LoopSchedule) -> bool:
         return False
     if schedule.options.split is not None:
         return schedule.options.split
-    few = schedule.grid.tasks < _FEW_TASKS or pays_to_stream(schedule)
+    few = schedule.grid.tasks < _FEW_TASKS or reads_whole_rows(schedule)
     return few and schedule.iteration_cost * schedule.analysis.size(range(len(schedule.analysis.kernel.sizes))) > 3 * GRAIN
 
 
-def pays_to_stream(schedule: LoopSchedule) -> bool:
+def reads_whole_rows(schedule: LoopSchedule) -> bool:
     """Return True if a matrix is so wide that its rows are best read in full."""
     analysis, axis = schedule.analysis, schedule.axis
     if not can_be_wide(schedule):
@@ -577,8 +577,8 @@ class SplitReduction:
                 index = f.times(chunk, self.rows * size)
                 position = f.at(memory, "i8", f.plus(index, i64(self.offsets[n])))
                 nest.spills[n] = SpillSlot(position, self.row_number, 1)
-            if pays_to_stream(schedule):
-                self.stream_rows(code, root, start, stop)
+            if reads_whole_rows(schedule):
+                self.sum_whole_rows(code, root, start, stop)
             elif self.lanes_are_elements:
                 scope = rows_in(root, self.order, number)
                 code.row(scope)
@@ -611,7 +611,7 @@ class SplitReduction:
 
         root.nest.f.loop(i64(0), i64(self.analysis.size(others)), 1, [], row, nonempty=True)
 
-    def stream_rows(self, code: RowCode, root: VectorScope, start: Value, stop: Value) -> None:
+    def sum_whole_rows(self, code: RowCode, root: VectorScope, start: Value, stop: Value) -> None:
         """Emit a chunk of all columns of the matrix, some rows at a time."""
         # Memory is read in its order. Sums are in the workspace, which stays in the cache.
         f = root.nest.f

@@ -148,9 +148,9 @@ def schedule_of(analysis: KernelAnalysis, options: LoopOptions = UNFORCED) -> Lo
     vectors = Vectors(axis, lanes, options.unroll or _unroll(analysis, axis, lanes, passes), segments)
     transposition = None if options.transpose is False else transposition_of(analysis, axis, lanes)
     iteration_cost = iteration_cost_of(analysis, vectors)
-    inner = interleaved_axes(analysis, axis, lanes) if transposition is None and options.interleaved is not False else ()
-    row_grid = _row_grid(analysis, vectors, transposition, inner, iteration_cost, options.grain)
-    return LoopSchedule(analysis, vectors, passes, iteration_cost, transposition, inner, row_grid, options)
+    interleaved = interleaved_axes(analysis, axis, lanes) if transposition is None and options.interleaved is not False else ()
+    row_grid = _row_grid(analysis, vectors, transposition, interleaved, iteration_cost, options.grain)
+    return LoopSchedule(analysis, vectors, passes, iteration_cost, transposition, interleaved, row_grid, options)
 
 
 def can_split(schedule: LoopSchedule) -> bool:
@@ -158,7 +158,7 @@ def can_split(schedule: LoopSchedule) -> bool:
 
     They need one pass over a row, and no index of an element.
     """
-    has_one_pass = schedule.analysis.passes == 2 and not schedule.passes[1].has_iterations
+    has_one_pass = schedule.analysis.pass_count == 2 and not schedule.passes[1].has_iterations
     return has_one_pass and not any(reduce.is_index for reduce in schedule.analysis.reduces.values())
 
 
@@ -168,7 +168,7 @@ def can_be_wide(schedule: LoopSchedule) -> bool:
 
 
 def _row_grid(
-    analysis: KernelAnalysis, vectors: Vectors, transposition: Transposition | None, inner: tuple[int, ...], cost: float, grain: float
+    analysis: KernelAnalysis, vectors: Vectors, transposition: Transposition | None, interleaved: tuple[int, ...], cost: float, grain: float
 ) -> Grid:
     """Return the tasks: rows, vectors of rows, or strips of tiles."""
     sizes, axis = analysis.kernel.sizes, vectors.axis
@@ -177,7 +177,7 @@ def _row_grid(
     if transposition is not None:
         rows = analysis.size(analysis.parallel_axes - {axis, transposition.axis})
         return grid(rows, sizes[transposition.axis], BLOCK, cost * sizes[axis], grain)
-    together = frozenset(inner) or analysis.reduction_axes
+    together = frozenset(interleaved) or analysis.reduction_axes
     rows = analysis.size(analysis.parallel_axes - together - {axis})
     return grid(rows, sizes[axis], vectors.lanes * vectors.unroll, cost * analysis.size(together), grain)
 
@@ -313,16 +313,16 @@ def interleaved_axes(analysis: KernelAnalysis, axis: int, lanes: int) -> tuple[i
     is_complex = dtypes.COMPLEX.intersection([kernel.nodes[s.value].dtype for s in kernel.stores])
     if analysis.reduces or lanes < 4 or axis not in analysis.parallel_axes or is_complex:
         return ()
-    inner: tuple[int, ...] = ()
+    interleaved: tuple[int, ...] = ()
     size = 1
     while (step := coefficient(analysis.store_offsets[0], axis)) != size:
         following = [a for a, c in analysis.store_offsets[0].terms if c == size and kernel.sizes[a] > 1]
-        if len(following) != 1 or following[0] in (axis, *inner) or size > step:
+        if len(following) != 1 or following[0] in (axis, *interleaved) or size > step:
             return ()
-        inner, size = (*following, *inner), size * kernel.sizes[following[0]]
-    terms = {(a, coefficient(analysis.store_offsets[0], a)) for a in (axis, *inner)}
+        interleaved, size = (*following, *interleaved), size * kernel.sizes[following[0]]
+    terms = {(a, coefficient(analysis.store_offsets[0], a)) for a in (axis, *interleaved)}
     alike = all(terms <= set(offset.terms) for offset in analysis.store_offsets)
-    return inner if 2 <= size <= _MOST_INTERLEAVED and alike and analysis.reduction_axes <= set(inner) else ()
+    return interleaved if 2 <= size <= _MOST_INTERLEAVED and alike and analysis.reduction_axes <= set(interleaved) else ()
 
 
 #: Iterations along either axis after which a block of tiles ends.

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.attention import Attention, attention_of
+from volta_fn.compiler.attention import Attention, Rows, attention_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.call import CAUSAL, Form, Window
 from volta_fn.targets.nvidia.attention.groups import GroupSchedule, has_tensor_maps
 from volta_fn.targets.nvidia.attention.joint import JointSchedule, gradient_dispatches, gradient_workspace, is_worthwhile
-from volta_fn.targets.nvidia.attention.kernels import PAIR, forward_dispatch, group_dispatch, workspace
+from volta_fn.targets.nvidia.attention.kernels import PAIR, AnySchedule, forward_dispatch, workspace
 from volta_fn.targets.nvidia.attention.tiles import AttentionSchedule
 from volta_fn.targets.nvidia.matmul.problem import FORMATS
 from volta_fn.targets.wgsl.attention import attention as shader_attention
@@ -32,9 +32,9 @@ class AttentionSchedules(NamedTuple):
     The others are for GPUs that lack it, and for problems with few blocks.
     """
 
-    forward: tuple[AttentionSchedule | GroupSchedule, ...]
-    by_queries: tuple[AttentionSchedule | GroupSchedule, ...]
-    by_keys: tuple[AttentionSchedule | GroupSchedule, ...]
+    forward: tuple[AnySchedule, ...]
+    by_queries: tuple[AnySchedule, ...]
+    by_keys: tuple[AnySchedule, ...]
 
 
 _LITTLE = AttentionSchedule(fragments=1)
@@ -106,32 +106,15 @@ def _is_computed(a: Attention, device: TargetCapabilities) -> bool:
     return fits and workspace(a) < 1 << 31  # statistics are addressed by 32 bits
 
 
-def _first(
-    schedules: Sequence[AttentionSchedule | GroupSchedule], heads: int, rows: int, device: TargetCapabilities, has_maps: bool
-) -> AttentionSchedule | GroupSchedule:
-    """Return the first schedule with a block for each multiprocessor.
-
-    If there is none, return the last one. Warp groups need a device that has them, and tensor maps.
-    """
-    usable = _usable(schedules, device, has_maps)
-    return next((s for s in usable if heads * -(-rows // s.rows) >= device.processors), usable[-1])
-
-
-def _fullest(
-    schedules: Sequence[AttentionSchedule | GroupSchedule], heads: int, rows: int, device: TargetCapabilities, has_maps: bool
-) -> AttentionSchedule | GroupSchedule:
-    """Return the first schedule with the most blocks.
-
-    More than one for each multiprocessor do not count.
-    """
-    return max(_usable(schedules, device, has_maps), key=lambda s: min(heads * -(-rows // s.rows), device.processors))
-
-
-def _usable(
-    schedules: Sequence[AttentionSchedule | GroupSchedule], device: TargetCapabilities, has_maps: bool
-) -> list[AttentionSchedule | GroupSchedule]:
-    has_groups = device.matrix_units == "wgmma" and has_maps
+def _usable(schedules: Sequence[AnySchedule], device: TargetCapabilities, *arrays: Rows) -> list[AnySchedule]:
+    """Return the schedules that a device has, and tensor maps of the arrays allow."""
+    has_groups = device.matrix_units == "wgmma" and has_tensor_maps(*arrays)
     return [s for s in schedules if has_groups or isinstance(s, AttentionSchedule)]
+
+
+def _first(usable: Sequence[AnySchedule], heads: int, rows: int, device: TargetCapabilities) -> AnySchedule:
+    """Return the first schedule with a block for each multiprocessor, or the last."""
+    return next((s for s in usable if heads * -(-rows // s.rows) >= device.processors), usable[-1])
 
 
 def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine:
@@ -139,8 +122,9 @@ def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: Ta
     if not worthwhile(avals, params["form"], device):
         return shader_attention(avals, params, device)
     a = attention_of(avals, params["form"])
-    schedule = _fullest(SCHEDULES[a.q.width].forward, a.stack, a.queries, device, has_tensor_maps(a.q, a.k, a.v))
-    return Routine((group_dispatch(a, schedule) if isinstance(schedule, GroupSchedule) else forward_dispatch(a, schedule),))
+    usable = _usable(SCHEDULES[a.q.width].forward, device, a.q, a.k, a.v)
+    schedule = max(usable, key=lambda s: min(a.stack * -(-a.queries // s.rows), device.processors))  # the first with the most blocks
+    return Routine((forward_dispatch(a, schedule),))
 
 
 def attention_gradient(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine:
@@ -149,10 +133,10 @@ def attention_gradient(avals: tuple[ShapedArray, ...], params: dict[str, Any], d
         return shader_gradient(avals, params, device)
     a, schedules = attention_of(avals, params["form"]), SCHEDULES[avals[0].shape[params["form"].q.features]]
     assert a.cotangent is not None
-    has_maps = has_tensor_maps(a.q, a.k, a.v, a.cotangent)
-    by_queries = _first(schedules.by_queries, a.stack, a.queries, device, has_maps)
-    options = [s for s in schedules.by_keys if is_worthwhile(a) or not isinstance(s, JointSchedule)]
-    by_keys = _first(options, a.groups, a.keys, device, has_maps)
+    arrays = a.q, a.k, a.v, a.cotangent
+    by_queries = _first(_usable(schedules.by_queries, device, *arrays), a.stack, a.queries, device)
+    options = [s for s in _usable(schedules.by_keys, device, *arrays) if is_worthwhile(a) or not isinstance(s, JointSchedule)]
+    by_keys = _first(options, a.groups, a.keys, device)
     return Routine(gradient_dispatches(a, a.cotangent, by_queries, by_keys), (gradient_workspace(a, by_keys),))
 
 

@@ -27,6 +27,7 @@ from volta_fn.targets.nvidia.matrix_units import (
     SharedMatrix,
     TilePipeline,
     await_products,
+    divide_groups,
     fragment_addresses,
 )
 from volta_fn.targets.wgsl.routine import Dispatch
@@ -147,7 +148,8 @@ class GroupKernel(FragmentKernel, ABC):
     first of these has `extra` bytes more for each row. All have the same features.
     """
 
-    #: The block's head and the first of its rows, and the number of its tiles.
+    #: The blocks of the grid; a block's head and the first of its rows, and the number of its tiles.
+    blocks: int
     head: Value
     first: Value
     count: Value
@@ -188,7 +190,7 @@ class GroupKernel(FragmentKernel, ABC):
         places = [barriers + BARRIER * (1 + 2 * schedule.stages * side) for side in range(2)]
         self.pipelines = [TilePipeline(f, self.base, place, schedule.stages) for place in places]
 
-    def dispatch(self, buffers: Sequence[int], results: int, blocks: int) -> Dispatch:
+    def dispatch(self, buffers: Sequence[int], results: int) -> Dispatch:
         """Return the dispatch of the kernel on buffers.
 
         It writes the last `results` of them.
@@ -196,37 +198,29 @@ class GroupKernel(FragmentKernel, ABC):
         schedule = self.schedule
         shared = schedule.shared(self.width, len(self.row_arrays), self.extra_bytes // schedule.tile)
         header = KernelHeader(schedule.threads, shared, tuple([array.tensor_map for array in (*self.row_arrays, *self.column_arrays)]))
-        return kernel_dispatch(header, buffers, results, self._text(), blocks)
+        return kernel_dispatch(header, buffers, results, self._text(), self.blocks)
 
     def _text(self) -> str:
         """Return the module."""
-        f, registers = self.f, self.schedule.registers
+        f = self.f
         with f.only_if(f.equals(f.thread, 0)):
             f.begin_barrier(self.begun, len(self.row_arrays))
             for pipeline in self.pipelines:
                 pipeline.begin(4 * self.schedule.groups)
             self.begin_barriers()
             f.publish_barriers()
-        f.synchronise()
-        f.do(f"br {f.below(f.warp, 4)}, label %copies, label %multiplies")
-        f.label("copies")
-        f.ptx(f"setmaxnreg.dec.sync.aligned.u32 {registers[0]};")
-        with f.only_if(f.equals(f.thread, 0)):
-            self._copy()
-        self.assist()
-        f.do("br label %end")
-        f.label("multiplies")
+        return divide_groups(f, self._copy, self._multiply)
+
+    def _multiply(self) -> None:
+        f = self.f
         self.divide_groups()
-        f.ptx(f"setmaxnreg.inc.sync.aligned.u32 {registers[1]};")
+        f.ptx(f"setmaxnreg.inc.sync.aligned.u32 {self.schedule.registers[1]};")
         #: The number of the thread's warp group among those that multiply.
         self.group = f.minus(f.quotient(f.warp, 4), i32(1))
         f.wait_for_barrier(self.begun, i32(0))
         #: The left operands of the products of each array of rows, by its binding.
         self._left = {array.binding: self._terms_of_rows(array) for array in self.row_arrays}
         self.compute()
-        f.do("br label %end")
-        f.label("end")
-        return f.text()
 
     @abstractmethod
     def compute(self) -> None:
@@ -252,15 +246,21 @@ class GroupKernel(FragmentKernel, ABC):
 
     def _copy(self) -> None:
         f = self.f
+        f.ptx(f"setmaxnreg.dec.sync.aligned.u32 {self.schedule.registers[0]};")
+        with f.only_if(f.equals(f.thread, 0)):
+            self._copy_tiles()
+        self.assist()
+
+    def _copy_tiles(self) -> None:
+        f = self.f
         for array in self.row_arrays:
             f.expect_bytes(self.begun, array.bytes)
             self._copy_rows(array, i32(0), self.head, self.first, self.begun)
 
         def copy_tile(side: int, tile_number: Value, stage: Value, parity: Value) -> None:
             array, pipeline, (head, first) = self.column_arrays[side], self.pipelines[side], self.position(tile_number)
-            f.wait_for_barrier(pipeline.empty(stage), f.exclusive_or(parity, 1))
             extra = 0 if side else self.extra_bytes
-            barrier = pipeline.expect(stage, array.bytes + extra)
+            barrier = pipeline.expect(stage, parity, array.bytes + extra)
             self._copy_rows(array, stage, head, first, barrier)
             if extra:
                 self.copy_extra(head, first, f.plus(self.base, i32(self.extra), f.times(stage, extra)), barrier)

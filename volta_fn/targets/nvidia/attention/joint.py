@@ -1,6 +1,6 @@
 """All gradients of attention by five products, for GPUs of compute capability 9.0.
 
-A block has keys, as in `backward.GroupByKeys`, whose warp groups compute the cotangents of logits. They store these in shared memory, where
+A block has keys, as in `kernels.GroupByKeys`, whose warp groups compute the cotangents of logits. They store these in shared memory, where
 one more warp group multiplies them by the block's keys. Threads of the warp group that copies add the products to the gradient of Q in a
 workspace, in float32. Blocks add to the queries of a tile one after another, in the order of their keys, so that every run rounds alike: a
 counter of the tile has the number of the block whose turn it is. Blocks take their places in the order in which they begin, so that each
@@ -24,6 +24,7 @@ from volta_fn.targets.nvidia.attention.kernels import (
     TO_Q,
     TO_V,
     WORK,
+    AnySchedule,
     GroupByKeys,
     key_dispatch,
     padded,
@@ -31,7 +32,7 @@ from volta_fn.targets.nvidia.attention.kernels import (
     statistics_dispatch,
     workspace,
 )
-from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, AttentionSchedule, Fragments, Sums
+from volta_fn.targets.nvidia.attention.tiles import FRAGMENT, Fragments, Sums
 from volta_fn.targets.nvidia.kernel import MINUS_INFINITY, KernelFunction, KernelHeader, f32, i32, kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import ROW, UNIT
 from volta_fn.targets.nvidia.matrix_units import BARRIER, ROWS, GroupProduct, GroupStep, SharedMatrix, TilePipeline
@@ -45,17 +46,6 @@ _TERMS, _ALIGNMENT = 16, 1024
 
 #: The most bytes of the sums of heads whose blocks take turns, so that a GPU's cache has them.
 _CACHED = 34e6
-
-_COUNT = "red.release.gpu.global.add.u32 [$0], 1;"
-_TAKE = "atom.relaxed.gpu.global.add.u32 $0, [$1], 1;"
-_AWAIT = """{
-.reg .pred before;
-.reg .b32 number;
-WAIT_${:uid}:
-ld.acquire.gpu.global.u32 number, [$0];
-setp.lt.u32 before, number, $1;
-@before bra WAIT_${:uid};
-}"""
 
 #: Threads of a block of the last dispatch.
 _THREADS = 256
@@ -148,7 +138,7 @@ class _Joint(GroupByKeys):
         shared = f.shared(i32(barriers - BARRIER))
         with f.only_if(f.equals(f.thread, 0)):
             counter = f.further(f.bindings[4], i64(start + 4 * (count - 1)))
-            (number,) = f.ptx(_TAKE, f.cast("ptrtoint", counter, "i64"), results=["i32"])
+            (number,) = f.ptx("atom.relaxed.gpu.global.add.u32 $0, [$1], 1;", f.cast("ptrtoint", counter, "i64"), results=["i32"])
             f.store(number, shared, 4)
         f.synchronise()
         number = f.intrinsic("llvm.nvvm.shfl.sync.idx.i32", "i32", i32(-1), f.load("i32", shared, 4), i32(0), i32(31))
@@ -191,7 +181,7 @@ class _Joint(GroupByKeys):
     def begin_tile(self, tile_number: Value) -> None:
         """Wait until there is room for the tile's cotangents of logits."""
         stage, parity = self._buffer(tile_number)
-        self.f.wait_for_barrier(self.slopes.empty(stage), self.f.exclusive_or(parity, 1))
+        self.slopes.wait_for_room(stage, parity)
 
     def _buffer(self, tile_number: Value) -> tuple[Value, Value]:
         """Return the buffer of a tile, and the parity of its phase."""
@@ -254,7 +244,7 @@ class _Joint(GroupByKeys):
         thread = f.times(f.remainder(f.thread, 128), UNIT)
         f.wait_for_barrier(self.begun, i32(0))
 
-        def multiply_tile(tile_number: Value, _: list[Value]) -> list[Value]:
+        def multiply_tile(tile_number: Value, _: list[Value]) -> None:
             stage, parity = self._buffer(tile_number)
             self.slopes.wait(stage, parity)
             slope_matrix = f.descriptor(f.plus(self.base, i32(self.slopes_start), f.times(stage, schedule.rows * ROW)), UNIT)
@@ -265,7 +255,7 @@ class _Joint(GroupByKeys):
                 steps = [GroupStep(SharedMatrix(slope_matrix, further), SharedMatrix(key_matrix, begin + further)) for further in places]
                 sums = self.await_products(product.begin(f, steps))
                 if not box:
-                    f.wait_for_barrier(self.sums.empty(buffer), f.exclusive_or(f.remainder(round_, 2), 1))
+                    self.sums.wait_for_room(buffer, f.remainder(round_, 2))
                 for n in range(BOX // 8):
                     offset = 128 * UNIT * (box * BOX // 8 + n)
                     f.store(f.vector(sums[4 * n : 4 * n + 4]), f.shared(f.plus(place, i32(offset))), 16)
@@ -273,7 +263,6 @@ class _Joint(GroupByKeys):
             f.ptx("fence.proxy.async.shared::cta;")
             f.synchronise_warp()
             self.sums.fill(buffer)
-            return []
 
         f.repeat(i32(0), self.count, i32(1), [], multiply_tile)
 
@@ -313,7 +302,7 @@ class _Joint(GroupByKeys):
         with f.only_if(f.equals(number, 0)):
             f.ptx("cp.async.bulk.global.shared::cta.bulk_group [$0], [$1], $2;", *operands)
         with f.only_if(f.compare("icmp ne", number, i32(0))):
-            f.ptx(_AWAIT, counter, number)
+            f.wait_for_count(counter, number)
             f.ptx("fence.proxy.async;")
             f.ptx("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [$0], [$1], $2;", *operands)
         f.ptx("cp.async.bulk.commit_group;")
@@ -321,7 +310,7 @@ class _Joint(GroupByKeys):
         self.sums.release(buffer)
         f.ptx("cp.async.bulk.wait_group 0;")
         f.ptx("fence.proxy.async;")
-        f.ptx(_COUNT, counter)
+        f.count(counter)
 
 
 def rounding_dispatch(a: Attention) -> Dispatch:
@@ -367,7 +356,7 @@ def is_worthwhile(a: Attention) -> bool:
 
 
 def gradient_dispatches(
-    a: Attention, cotangent: Rows, by_queries: AttentionSchedule | GroupSchedule, by_keys: AttentionSchedule | GroupSchedule
+    a: Attention, cotangent: Rows, by_queries: AnySchedule, by_keys: AnySchedule
 ) -> tuple[Dispatch, Dispatch, Dispatch]:
     """Return all dispatches.
 
@@ -375,12 +364,11 @@ def gradient_dispatches(
     is a workspace.
     """
     if isinstance(by_keys, JointSchedule):
-        blocks = -(-a.keys // by_keys.rows) * a.groups
-        joint = _Joint(a, cotangent, by_keys).dispatch((*OPERANDS, TO_K, TO_V), 3, blocks)
+        joint = _Joint(a, cotangent, by_keys).dispatch((*OPERANDS, TO_K, TO_V), 3)
         return statistics_dispatch(a, cotangent, _counters(a)), joint, rounding_dispatch(a)
     return statistics_dispatch(a, cotangent), query_dispatch(a, cotangent, by_queries), key_dispatch(a, cotangent, by_keys)
 
 
-def gradient_workspace(a: Attention, by_keys: AttentionSchedule | GroupSchedule) -> int:
+def gradient_workspace(a: Attention, by_keys: AnySchedule) -> int:
     """Return the bytes of the workspace of all dispatches."""
     return joint_workspace(a) if isinstance(by_keys, JointSchedule) else workspace(a)

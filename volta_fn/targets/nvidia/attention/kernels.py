@@ -35,6 +35,7 @@ from volta_fn.targets.nvidia.attention.tiles import (
     key_tiles,
     masked,
     masked_by_keys,
+    query_arrays,
     query_block,
 )
 from volta_fn.targets.nvidia.kernel import ZERO, KernelFunction, KernelHeader, f32, i32, kernel_dispatch
@@ -42,26 +43,25 @@ from volta_fn.targets.nvidia.matmul.problem import UNIT
 from volta_fn.targets.nvidia.matrix_units import ROWS
 from volta_fn.targets.wgsl.routine import Dispatch
 
+AnySchedule = AttentionSchedule | GroupSchedule
+
 # Attention by `mma.sync`.
 
 #: Chains in which the products of a row are combined.
 _CHAINS = 4
 
 
-def forward_dispatch(a: Attention, schedule: AttentionSchedule) -> Dispatch:
+def forward_dispatch(a: Attention, schedule: AnySchedule) -> Dispatch:
     """Return the dispatch.
 
     Its buffers are q, k, v, the result, and statistics of each query: its largest logit and the sum of its weights relative to that.
     """
-    kernel = _Forward(a, schedule)
-    return kernel_dispatch(kernel.header, range(5), 2, kernel.text(), kernel.blocks * a.stack)
+    kernel = _GroupForward(a, schedule) if isinstance(schedule, GroupSchedule) else _Forward(a, schedule)
+    return kernel.dispatch(range(5), 2)
 
 
 class _Forward(QueryKernel):
     """The kernel."""
-
-    def __init__(self, a: Attention, schedule: AttentionSchedule) -> None:
-        super().__init__(a, schedule, 5)
 
     def text(self) -> str:
         """Return the module."""
@@ -157,21 +157,20 @@ def finish(kernel: FragmentKernel, a: Attention, head: Value, first: Value, offs
 # above.
 
 
-def group_dispatch(a: Attention, schedule: GroupSchedule) -> Dispatch:
-    """Return the dispatch of `forward_dispatch` by this kernel."""
-    kernel = _GroupForward(a, schedule)
-    return kernel.dispatch(range(5), 2, -(-a.queries // schedule.rows) * a.stack)
+class _GroupQueryKernel(GroupKernel):
+    """A kernel whose blocks have queries of one head, as `QueryKernel`s have."""
+
+    def __init__(self, a: Attention, schedule: GroupSchedule, cotangent: Rows | None = None) -> None:
+        super().__init__(a, schedule, *query_arrays(a, cotangent))
+        self.blocks = -(-a.queries // schedule.rows) * a.stack
+        self.head, self.first = query_block(self.f, a, schedule.rows)
+        self.count = key_tiles(self.f, a, self.first, schedule.rows, schedule.tile)
 
 
-class _GroupForward(GroupKernel):
+class _GroupForward(_GroupQueryKernel):
     """The kernel under construction."""
 
     is_second_later = True
-
-    def __init__(self, a: Attention, schedule: GroupSchedule) -> None:
-        super().__init__(a, schedule, 5, [(0, a.q)], [(1, a.k), (2, a.v)])
-        self.head, self.first = query_block(self.f, a, schedule.rows)
-        self.count = key_tiles(self.f, a, self.first, schedule.rows, schedule.tile)
 
     def compute(self) -> None:
         """Append what a warp group computes."""
@@ -343,19 +342,14 @@ def column_pairs(kernel: FragmentKernel, offset: Value, columns: int) -> list[li
 # The gradient of Q by `mma.sync`.
 
 
-def query_dispatch(a: Attention, cotangent: Rows, schedule: AttentionSchedule | GroupSchedule) -> Dispatch:
+def query_dispatch(a: Attention, cotangent: Rows, schedule: AnySchedule) -> Dispatch:
     """Return the dispatch that computes the gradient of Q."""
-    if isinstance(schedule, GroupSchedule):
-        return group_query_dispatch(a, cotangent, schedule)
-    kernel = _ByQueries(a, cotangent, schedule)
-    return kernel_dispatch(kernel.header, (*OPERANDS, TO_Q), 1, kernel.text(), kernel.blocks * a.stack)
+    kernel = _GroupByQueries(a, schedule, cotangent) if isinstance(schedule, GroupSchedule) else _ByQueries(a, schedule, cotangent)
+    return kernel.dispatch((*OPERANDS, TO_Q), 1)
 
 
 class _ByQueries(QueryKernel):
     """The kernel."""
-
-    def __init__(self, a: Attention, cotangent: Rows, schedule: AttentionSchedule) -> None:
-        super().__init__(a, schedule, 6, [(3, cotangent)])
 
     def text(self) -> str:
         """Return the module."""
@@ -395,12 +389,10 @@ class _ByQueries(QueryKernel):
 # The gradients of K and V by `mma.sync`.
 
 
-def key_dispatch(a: Attention, cotangent: Rows, schedule: AttentionSchedule | GroupSchedule) -> Dispatch:
+def key_dispatch(a: Attention, cotangent: Rows, schedule: AnySchedule) -> Dispatch:
     """Return the dispatch that computes the gradients of K and V."""
-    if isinstance(schedule, GroupSchedule):
-        return group_key_dispatch(a, cotangent, schedule)
-    kernel = _ByKeys(a, cotangent, schedule)
-    return kernel_dispatch(kernel.header, (*OPERANDS, TO_K, TO_V), 2, kernel.text(), kernel.blocks * a.groups)
+    kernel = GroupByKeys(a, cotangent, schedule) if isinstance(schedule, GroupSchedule) else _ByKeys(a, cotangent, schedule)
+    return kernel.dispatch((*OPERANDS, TO_K, TO_V), 2)
 
 
 class _ByKeys(AttentionKernel):
@@ -412,7 +404,7 @@ class _ByKeys(AttentionKernel):
     def __init__(self, a: Attention, cotangent: Rows, schedule: AttentionSchedule) -> None:
         super().__init__(schedule, 7, [(1, a.k), (2, a.v)], [(0, a.q), (3, cotangent)], PAIR)
         self.a = a
-        self.blocks = -(-a.keys // schedule.rows)
+        self.blocks = -(-a.keys // schedule.rows) * a.groups
         self.factor = exponent_factor(a)
 
     def text(self) -> str:
@@ -483,18 +475,8 @@ class _ByKeys(AttentionKernel):
 # follow from the first while the second are computed. Rows of the further products' left operands stay in registers.
 
 
-def group_query_dispatch(a: Attention, cotangent: Rows, schedule: GroupSchedule) -> Dispatch:
-    """Return the dispatch that computes the gradient of Q."""
-    return _GroupByQueries(a, cotangent, schedule).dispatch((*OPERANDS, TO_Q), 1, -(-a.queries // schedule.rows) * a.stack)
-
-
-class _GroupByQueries(GroupKernel):
+class _GroupByQueries(_GroupQueryKernel):
     """The kernel under construction."""
-
-    def __init__(self, a: Attention, cotangent: Rows, schedule: GroupSchedule) -> None:
-        super().__init__(a, schedule, 6, [(0, a.q), (3, cotangent)], [(1, a.k), (2, a.v)])
-        self.head, self.first = query_block(self.f, a, schedule.rows)
-        self.count = key_tiles(self.f, a, self.first, schedule.rows, schedule.tile)
 
     def compute(self) -> None:
         """Append what a warp group computes."""
@@ -531,16 +513,12 @@ class _GroupByQueries(GroupKernel):
         self.store(queries.rows, self.begin_results(), 5, self.head, self.first, sums)
 
 
-def group_key_dispatch(a: Attention, cotangent: Rows, schedule: GroupSchedule) -> Dispatch:
-    """Return the dispatch that computes the gradients of K and V."""
-    return GroupByKeys(a, cotangent, schedule).dispatch((*OPERANDS, TO_K, TO_V), 2, -(-a.keys // schedule.rows) * a.groups)
-
-
 class GroupByKeys(GroupKernel):
     """The kernel under construction."""
 
     def __init__(self, a: Attention, cotangent: Rows, schedule: GroupSchedule) -> None:
         super().__init__(a, schedule, 7, [(1, a.k), (2, a.v)], [(0, a.q), (3, cotangent)], PAIR)
+        self.blocks = -(-a.keys // schedule.rows) * a.groups
         self.block = KeyBlock(self.f, a, schedule.rows, schedule.tile, self.place())
         self.head, self.first, self.count = self.block.head, self.block.first, self.block.count
 

@@ -8,6 +8,7 @@ the next product have to be, so that weights never pass through memory.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,9 +18,10 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.compiler.attention import Attention, Rows
 from volta_fn.runtime.llvm.text import Value, i64
-from volta_fn.targets.nvidia.kernel import MINUS_INFINITY, ZERO, KernelFunction, KernelHeader, f32, i32
+from volta_fn.targets.nvidia.kernel import MINUS_INFINITY, ZERO, KernelFunction, KernelHeader, f32, i32, kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import UNIT
 from volta_fn.targets.nvidia.matrix_units import SwizzledRows, fragment_addresses
+from volta_fn.targets.wgsl.routine import Dispatch
 
 #: Rows of a fragment, and elements of a unit of 16 bytes.
 FRAGMENT, ELEMENTS = 16, 8
@@ -230,7 +232,7 @@ class FragmentKernel:
                 f.store(words, to, 16)
 
 
-class AttentionKernel(FragmentKernel):
+class AttentionKernel(FragmentKernel, ABC):
     """A kernel under construction.
 
     `row_arrays` are the bindings and arrays whose rows the warps share, `column_arrays` those that follow tile by tile; a tile has `extra`
@@ -260,6 +262,17 @@ class AttentionKernel(FragmentKernel):
         self.extra, self.stage = offset, offset + extra * schedule.tile - self.column_tiles[0].offset
         #: How the kernel is launched.
         self.header = KernelHeader(schedule.threads, self.column_tiles[0].offset + schedule.stages * self.stage)
+
+    #: The blocks of the grid.
+    blocks: int
+
+    @abstractmethod
+    def text(self) -> str:
+        """Return the module."""
+
+    def dispatch(self, buffers: Sequence[int], results: int) -> Dispatch:
+        """Return the dispatch of the kernel on buffers, the last of which it writes."""
+        return kernel_dispatch(self.header, buffers, results, self.text(), self.blocks)
 
     # tiles
 
@@ -362,20 +375,15 @@ class AttentionKernel(FragmentKernel):
 class QueryKernel(AttentionKernel):
     """A kernel by queries under construction.
 
-    Its first bindings are q, k and v. `more_rows` are the bindings and arrays that have rows of queries, too.
+    Its bindings are q, k, v and two more, or those of the gradient by a cotangent.
     """
 
-    def __init__(self, a: Attention, schedule: AttentionSchedule, bindings: int, more_rows: Sequence[tuple[int, Rows]] = ()) -> None:
-        super().__init__(schedule, bindings, [(0, a.q), *more_rows], [(1, a.k), (2, a.v)])
+    def __init__(self, a: Attention, schedule: AttentionSchedule, cotangent: Rows | None = None) -> None:
+        super().__init__(schedule, *query_arrays(a, cotangent))
         self.a = a
-        self.blocks = -(-a.queries // schedule.rows)
+        self.blocks = -(-a.queries // schedule.rows) * a.stack
         self.factor = exponent_factor(a)
-        self._begin_block()
-
-    def _begin_block(self) -> None:
-        """Find the block's queries, and begin to copy them."""
-        f, a, s = self.f, self.a, self.schedule
-        self.head, self.first = query_block(f, a, s.rows)
+        self.head, self.first = query_block(self.f, a, schedule.rows)
         self.copy_rows(self.head, self.first)
         self.sources = [tile.source(self.head) for tile in self.column_tiles]
         self.keys, self.values = self.column_tiles
@@ -400,6 +408,12 @@ class QueryKernel(AttentionKernel):
         count = key_tiles(f, a, self.first, s.rows, s.tile)
         last = f.plus(query, i32(self.warp_tile.warp_rows - 1))
         return self.iterate(count, copy, begin, state, body, is_seen if a.causal else None)
+
+
+def query_arrays(a: Attention, cotangent: Rows | None) -> tuple[int, list[tuple[int, Rows]], list[tuple[int, Rows]]]:
+    """Return the number of bindings, then those of rows and of columns with arrays."""
+    rows = [(0, a.q)] if cotangent is None else [(0, a.q), (3, cotangent)]
+    return 4 + len(rows), rows, [(1, a.k), (2, a.v)]
 
 
 def query_block(f: KernelFunction, a: Attention, rows: int) -> tuple[Value, Value]:

@@ -47,12 +47,11 @@ from volta_fn.targets.nvidia.matmul.problem import (
     copy_kernel,
     faster_transposed,
     matrix_product,
-    tiles,
 )
 from volta_fn.targets.nvidia.matmul.results import Epilogue, Results, Rounded, partial_sums
 from volta_fn.targets.wgsl import loops
 from volta_fn.targets.wgsl.matmul.contract import KernelEpilogue, finishing
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 
 #: The fewest multiplications, and the fewest rows, columns and terms, with which matrix units are faster than shaders.
 _FEWEST, _NARROWEST = 1 << 25, 16
@@ -99,30 +98,27 @@ def contraction(kernel: Kernel, capabilities: TargetCapabilities, options: Produ
     inside = _can_be_inside(contraction) if options.inside is None else options.inside
     first = len(kernel.inputs) + len(kernel.stores)
     if inside and schedule.splits == 1:
-        copies = _Copies(contraction, product, first)
+        copies = _Copies(contraction, product, first, capabilities)
         whole = _whole(contraction, product, copies.numbers, schedule, capabilities)
-        return Routine((*copies.dispatches(capabilities), whole), tuple(copies.sizes))
+        return Routine((*copies.dispatches, whole), tuple(copies.sizes))
     last = finishing(contraction, schedule.splits, capabilities) if contraction.second is None else None
     if last is None:
         return None
-    copies = _Copies(contraction, product, first + 1)
+    copies = _Copies(contraction, product, first + 1, capabilities)
     buffers = tuple(dict.fromkeys([*copies.numbers, first]))
     partial = dispatch_of(product, schedule, partial_sums(product, schedule, len(buffers) - 1), buffers, 1, capabilities)
     size = 4 * schedule.splits * product.batch * product.m * product.n
-    return Routine((*copies.dispatches(capabilities), partial, last), (size, *copies.sizes))
+    return Routine((*copies.dispatches, partial, last), (size, *copies.sizes))
 
 
-class _Copies:
-    """The copies of operands that matrix units cannot read in place.
+class _Copies(Workspaces):
+    """The copies of operands that matrix units cannot read in place."""
 
-    They are workspaces, numbered from `first` on.
-    """
-
-    def __init__(self, contraction: Contraction, product: MatrixProduct, first: int) -> None:
-        #: The numbers of the operands' buffers, and bytes of the workspaces.
+    def __init__(self, contraction: Contraction, product: MatrixProduct, first: int, device: TargetCapabilities) -> None:
+        super().__init__(first)
+        #: The numbers of the operands' buffers, and the dispatches that copy.
         self.numbers: list[int] = []
-        self.sizes: list[int] = []
-        self._kernels: list[tuple[Kernel, tuple[int, int]]] = []
+        self.dispatches: list[Dispatch] = []
         problem = contraction.problem()
         sides = [(contraction.lhs, problem.lhs, product.lhs, 2), (contraction.rhs, problem.rhs, product.rhs, 1)]
         if contraction.second is not None and product.second is not None:
@@ -131,15 +127,10 @@ class _Copies:
             if not operand.is_copy:
                 self.numbers.append(load.input)
                 continue
-            elements, number = contraction.kernel.inputs[load.input].size, first + len(self.sizes)
+            elements = contraction.kernel.inputs[load.input].size
             kernel = copy_kernel(side, elements, None if operand.dtype == side.dtype else remainders)
-            self._kernels.append((kernel, (load.input, number)))
-            self.numbers.append(number)
-            self.sizes.append(kernel.outputs[0].size * operand.dtype.itemsize)
-
-    def dispatches(self, capabilities: TargetCapabilities) -> list[Dispatch]:
-        """Return the dispatches that copy."""
-        return [dispatch for kernel, numbers in self._kernels for dispatch in elementwise_dispatches(kernel, numbers, capabilities)]
+            self.numbers.append(self.new(kernel.outputs[0].size * operand.dtype.itemsize))
+            self.dispatches += elementwise_dispatches(kernel, (load.input, self.numbers[-1]), device)
 
 
 def elementwise_dispatches(kernel: Kernel, numbers: Sequence[int], device: TargetCapabilities) -> list[Dispatch]:
@@ -285,10 +276,8 @@ def dispatch_of(
         kernel = WarpGroupKernel(product, schedule, results, len(buffers))
     else:
         kernel = WarpKernel(product, schedule, results, len(buffers))
-    down, across = tiles(product, schedule)
-    total = down * across * product.batch * schedule.splits
     most = capabilities.processors * schedule.residents if isinstance(schedule, Schedule) else capabilities.groups
-    return kernel_dispatch(kernel.header, buffers, stores, kernel.text(), min(total, most))
+    return kernel_dispatch(kernel.header, buffers, stores, kernel.text(), min(kernel.total, most))
 
 
 # Pairs of products: gates and what they multiply.

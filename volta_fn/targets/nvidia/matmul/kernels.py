@@ -36,6 +36,7 @@ from volta_fn.targets.nvidia.matrix_units import (
     SwizzledRows,
     TilePipeline,
     await_products,
+    divide_groups,
     fragment_addresses,
 )
 
@@ -248,15 +249,10 @@ class WarpKernel:
         self.warp_row, self.warp_column = f.divided(f.warp, warps)
         for side, warp in zip(self.sides, (self.warp_row, self.warp_column), strict=True):
             side.begin_fragments(warp)
-
-        def tile(number: Value, _: list[Value]) -> list[Value]:
-            self._tile(number)
-            return []
-
-        f.repeat(f.special("ctaid.x"), i32(self.total), f.special("nctaid.x"), [], tile)
+        f.repeat(f.special("ctaid.x"), i32(self.total), f.special("nctaid.x"), [], self._tile)
         return f.text()
 
-    def _tile(self, tile: Value) -> None:
+    def _tile(self, tile: Value, _: list[Value]) -> None:
         """Compute a tile."""
         f, schedule, stages = self.f, self.schedule, self.schedule.stages
         number, rest = f.divided(tile, self.down * self.across) if self.total > self.down * self.across else (i32(0), tile)
@@ -478,16 +474,7 @@ class WarpGroupKernel:
             if self.product.transposes:
                 self.fills[0].pipeline.begin(_TRANSPOSING)
             f.publish_barriers()
-        f.synchronise()
-        f.do(f"br {f.below(f.warp, 4)}, label %copies, label %multiplies")
-        f.label("copies")
-        self._copy()
-        f.do("br label %end")
-        f.label("multiplies")
-        self._multiply()
-        f.do("br label %end")
-        f.label("end")
-        return f.text()
+        return divide_groups(f, self._copy, self._multiply)
 
     def _position(self, tile: Value) -> tuple[Value, Value, Value]:
         """Return the number of a tile's product, and its first row and column.
@@ -531,9 +518,7 @@ class WarpGroupKernel:
             following = []
             for number, (pipeline, sides, start, stage_bytes) in enumerate(self.fills):
                 stage, parity = state[2 * number : 2 * number + 2]
-                other_parity = f.exclusive_or(parity, 1)
-                f.wait_for_barrier(pipeline.empty(stage), other_parity)
-                barrier = pipeline.expect(stage, sum([side.bytes for side in sides]))
+                barrier = pipeline.expect(stage, parity, sum([side.bytes for side in sides]))
                 to = f.plus(self.base, f.times(stage, stage_bytes))
                 term = slices.term(k)
                 for side in sides:
@@ -573,7 +558,7 @@ class WarpGroupKernel:
         def transpose_slice(_: Value, state: list[Value]) -> list[Value]:
             (stage, parity), (to_stage, to_parity) = state[:2], state[2:]
             source.pipeline.wait(stage, parity)
-            f.wait_for_barrier(target.pipeline.empty(to_stage), f.exclusive_or(to_parity, 1))
+            target.pipeline.wait_for_room(to_stage, to_parity)
             begin = f.plus(f.times(stage, source.stage_bytes), i32(source.start + right.offset))
             to = f.plus(f.times(to_stage, target.stage_bytes), i32(right.offset))
             for box in range(0, right.bytes, ROW // 4 * ROW):
@@ -654,10 +639,10 @@ class WarpGroupKernel:
         f, schedule, steps = self.f, self.schedule, []
         left, right = self.sides[:2]
         start = f.plus(self.base, f.times(stage, self.slice_bytes))
-        columns = self._descriptor(right, f.plus(start, i32(right.offset)))
+        columns = f.descriptor(f.plus(start, i32(right.offset)), right.between_boxes)
         blocks = [f.times(f.plus(f.times(part, schedule.blocks), i32(r)), ROWS * ROW) for r in range(schedule.blocks)]
         words = [self._fragments(f.plus(f.times(stage, self.slice_bytes), block)) if left.apart else [] for block in blocks]
-        rows = [self._descriptor(left, f.plus(start, block)) for block in blocks if not left.apart]
+        rows = [f.descriptor(f.plus(start, block), left.between_boxes) for block in blocks if not left.apart]
         for step in range(ROW // TERM_BYTES):
             for r in range(schedule.blocks):
                 terms = words[r][4 * step : 4 * step + 4] if left.apart else SharedMatrix(rows[r], step * left.step)
@@ -693,10 +678,6 @@ class WarpGroupKernel:
             pairs = [(f.select(swaps, b, a), f.select(swaps, a, b)) for a, b in (loaded[:2], loaded[2:])]
             words += [pair[k] for k in range(2) for pair in pairs]
         return words
-
-    def _descriptor(self, side: _GroupSide, address: Value) -> Value:
-        """Emit the descriptor of a matrix in shared memory."""
-        return self.f.descriptor(address, side.between_boxes)
 
     def _store(self, number: Value, row: Value, column: Value, sums: list[Value]) -> None:
         """Store the results of a warp: of each block of 64 rows it has 16."""

@@ -689,9 +689,12 @@ def cost(product: MatrixProduct, schedule: AnySchedule, processors: int) -> floa
         each = max(each, _SHARED_ROW_COST * ((3 + schedule.rows // 64) * schedule.columns + 2 * schedule.rows))
     stores = schedule.rows * schedule.columns * residents
     time = rounds * ((each * residents + _SLICE_COST) * chunk(product, schedule.splits) + stores)
-    if schedule.splits == 1:
-        return time
-    return time + _DISPATCH_COST + _PARTIAL_COST * (schedule.splits + 1) * product.batch * product.m * product.n / processors
+    return time + split_cost(schedule.splits, product.batch * product.m * product.n, processors)
+
+
+def split_cost(splits: int, results: int, processors: int) -> float:
+    """Estimate the time of adding up the partial sums of results, if there are any."""
+    return 0 if splits == 1 else _DISPATCH_COST + _PARTIAL_COST * (splits + 1) * results / processors
 
 
 def faster_transposed(

@@ -160,7 +160,7 @@ class _Elementwise(Results):
             at = f.plus(f.times(at, 16), f.times(element, 4))
             return f.load(vector_of(self.type, self.lanes), f.shared(f.plus(staging, f.times(line, ROW), at)), 4 * self.lanes)
 
-        def turn(start: Value, _: list[Value]) -> list[Value]:
+        def turn(start: Value, _: list[Value]) -> None:
             line = f.plus(start, first)
             y = f.plus(row, line)
             exists = self.inside(f, number, y, x)
@@ -170,7 +170,6 @@ class _Elementwise(Results):
             with f.only_if(exists):
                 lines = [f.plus(line, i32(k * self.apart)) for k in range(self.lines)]
                 self.put(f, number, y, x, [staged(line, product) for line in lines for product in range(self.products)])
-            return []
 
         f.repeat(i32(0), i32(_ROWS), i32(self.lines * self.apart), [], turn)
 
@@ -187,12 +186,11 @@ class _Elementwise(Results):
             at = f.plus(f.times(f.exclusive_or(unit, f.remainder(line, 8)), 16), f.times(element, 4))
             return f.load(self.type, f.shared(f.plus(staging, f.times(line, ROW), at)), 4)
 
-        def turn(start: Value, _: list[Value]) -> list[Value]:
+        def turn(start: Value, _: list[Value]) -> None:
             at = f.plus(start, place)
             y, x = f.plus(row, first), f.plus(column, at)
             with f.only_if(self.inside(f, number, y, x)):
                 self.put(f, number, y, x, [f.vector([staged(f.plus(first, i32(k)), at) for k in range(LANES)])])
-            return []
 
         f.repeat(i32(0), i32(width), i32(32 * LANES // _ROWS), [], turn)
 

@@ -20,7 +20,7 @@ from volta_fn.runtime.llvm.text import Value, vector_of
 from volta_fn.targets.nvidia.kernel import LOWEST, MINUS_INFINITY, ZERO, KernelFunction, KernelHeader, f32, i32, kernel_dispatch
 from volta_fn.targets.nvidia.matmul.problem import HALVES
 from volta_fn.targets.nvidia.rows.kernel import as_float
-from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
 
 #: Keys and threads of a block, and the most blocks that divide the keys of a group.
 _KEYS, _THREADS, _MOST_SPLITS = 64, 128, 32
@@ -52,12 +52,9 @@ def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: Ta
     a = attention_of(avals, params["form"])
     splits, count = ceil(a.keys / _KEYS), len(avals)
     out, workspace = count, count + 2
-    parts, whole = _Parts(a, splits, count), _Whole(a, splits)
-    dispatches = (
-        kernel_dispatch(parts.header, (*range(count), workspace), 1, parts.text(), a.groups * splits),
-        kernel_dispatch(whole.header, (workspace, out, out + 1), 2, whole.text(), a.stack),
-    )
-    return Routine(dispatches, (4 * a.stack * splits * (a.q.width + 2),))
+    parts = _Parts(a, splits, count)
+    dispatch = kernel_dispatch(parts.header, (*range(count), workspace), 1, parts.text(), a.groups * splits)
+    return Routine((dispatch, _combining_dispatch(a, splits, (workspace, out, out + 1))), (4 * a.stack * splits * (a.q.width + 2),))
 
 
 def _exponential(f: KernelFunction, x: Value) -> Value:
@@ -243,49 +240,38 @@ class _Parts:
             f.store(total, self._result(f.plus(f.times(number, width), feature)), 4)
 
 
-class _Whole:
-    """The kernel that combines the parts of a head.
+def _combining_dispatch(a: Attention, splits: int, buffers: tuple[int, int, int]) -> Dispatch:
+    """Return the dispatch that combines the parts of each head.
 
-    Bindings are the workspace, the result, and the statistics.
+    Its buffers are the workspace, the result, and the statistics.
     """
+    width = a.q.width
+    f = KernelFunction(0, 3, width)
+    head = f.special("ctaid.x")
+    first = f.times(head, splits)
 
-    def __init__(self, a: Attention, splits: int) -> None:
-        self.a, self.splits = a, splits
-        self.f = KernelFunction(0, 3, a.q.width)
+    def number(index: Value) -> Value:
+        return f.load("float", f.further(f.bindings[0], f.times(index, 4)), 4)
 
-    @property
-    def header(self) -> KernelHeader:
-        """How the kernel is launched."""
-        return KernelHeader(self.a.q.width, 0)
-
-    def text(self) -> str:
-        """Return the finished module."""
-        f, a, splits, width = self.f, self.a, self.splits, self.a.q.width
-        head = f.special("ctaid.x")
-        first = f.times(head, splits)
-
-        def number(index: Value) -> Value:
-            return f.load("float", f.further(f.bindings[0], f.times(index, 4)), 4)
-
-        statistics = i32(a.stack * splits * width)
-        tops, totals, sums = [], [], []
-        for split in range(splits):
-            part = f.plus(first, i32(split))
-            tops.append(number(f.plus(statistics, f.times(part, 2))))
-            totals.append(number(f.plus(statistics, f.times(part, 2), i32(1))))
-            sums.append(number(f.plus(f.times(part, width), f.thread)))
-        top = tops[0]
-        for other in tops[1:]:
-            top = _largest(f, top, other)
-        total, result = ZERO, ZERO
-        for each, weight, value in zip(tops, totals, sums, strict=True):
-            factor = _exponential(f, f.fsub(each, top))
-            total = f.fma(factor, weight, total)
-            result = f.fma(factor, value, result)
-        result = f.rounded(f.binary("fdiv", result, total), a.q.dtype)
-        place = f.binary("add", f.offset(head, a.out.heads), f.widened_index(f.thread))
-        f.store(result, f.element(f.bindings[1], place, 2), 2)
-        with f.only_if(f.equals(f.thread, 0)):
-            for k, value in enumerate((top, total)):
-                f.store(value, f.further(f.bindings[2], f.plus(f.times(head, 8), i32(4 * k))), 4)
-        return f.text()
+    statistics = i32(a.stack * splits * width)
+    tops, totals, sums = [], [], []
+    for split in range(splits):
+        part = f.plus(first, i32(split))
+        tops.append(number(f.plus(statistics, f.times(part, 2))))
+        totals.append(number(f.plus(statistics, f.times(part, 2), i32(1))))
+        sums.append(number(f.plus(f.times(part, width), f.thread)))
+    top = tops[0]
+    for other in tops[1:]:
+        top = _largest(f, top, other)
+    total, result = ZERO, ZERO
+    for each, weight, value in zip(tops, totals, sums, strict=True):
+        factor = _exponential(f, f.fsub(each, top))
+        total = f.fma(factor, weight, total)
+        result = f.fma(factor, value, result)
+    result = f.rounded(f.binary("fdiv", result, total), a.q.dtype)
+    place = f.binary("add", f.offset(head, a.out.heads), f.widened_index(f.thread))
+    f.store(result, f.element(f.bindings[1], place, 2), 2)
+    with f.only_if(f.equals(f.thread, 0)):
+        for k, value in enumerate((top, total)):
+            f.store(value, f.further(f.bindings[2], f.plus(f.times(head, 8), i32(4 * k))), 4)
+    return kernel_dispatch(KernelHeader(width, 0), buffers, 2, f.text(), a.stack)

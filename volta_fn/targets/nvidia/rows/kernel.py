@@ -619,13 +619,8 @@ class RowsKernel:
     def each(self, count: int, body: Callable[[Value], None]) -> None:
         """Emit a loop over so many numbers, which the threads divide."""
         f = self.f
-
-        def one(index: Value, _: list[Value]) -> list[Value]:
-            body(index)
-            return []
-
         with f.only_if(f.below(f.thread, count) if count < self.threads else None):
-            f.repeat(f.thread, i32(count), i32(self.threads), [], one)
+            f.repeat(f.thread, i32(count), i32(self.threads), [], lambda index, _: body(index))
 
 
 # Rows of x in memory.

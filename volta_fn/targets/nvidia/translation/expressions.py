@@ -22,7 +22,6 @@ from volta_fn.targets.nvidia.translation.values import (
     SHARED,
     SUFFIXES,
     U32,
-    U64,
     Array,
     Atomic,
     Instructions,
@@ -38,7 +37,6 @@ from volta_fn.targets.nvidia.translation.values import (
     default_type,
     element_of,
     suffix,
-    with_element,
     zero,
 )
 
@@ -81,10 +79,6 @@ def _clamp(i: Instructions, x: Value, low: Value, high: Value) -> Value:
     return _min(i, _max(i, x, low), high)
 
 
-def _saturate(i: Instructions, x: Value) -> Value:
-    return _clamp(i, x, _splat(i, x, 0.0), _splat(i, x, 1.0))
-
-
 def _abs(i: Instructions, x: Value) -> Value:
     kind = element_of(x.type).kind
     if kind == "float":
@@ -92,34 +86,11 @@ def _abs(i: Instructions, x: Value) -> Value:
     return x if kind == "uint" else i.intrinsic(x.type, f"llvm.abs.{suffix(x.type)}", x, "i1 false")
 
 
-def _sign(i: Instructions, x: Value) -> Value:
-    """Return -1, 0 or 1; zeros and NaN give 0."""
-    none = zero(x.type)
-    positive = i.select(i.binary(">", x, none), _splat(i, x, 1), none)
-    return i.select(i.binary("<", x, none), _splat(i, x, -1), positive)
-
-
-def _fract(i: Instructions, x: Value) -> Value:
-    return i.binary("-", x, _same("floor")(i, x))
-
-
 def _dot(i: Instructions, x: Value, y: Value) -> Value:
     first, *others = i.components(i.binary("*", x, y))
     for term in others:
         first = i.binary("+", first, term)
     return first
-
-
-def _mix(i: Instructions, x: Value, y: Value, weight: Value) -> Value:
-    return i.binary("+", i.binary("*", x, i.binary("-", _splat(i, x, 1.0), weight)), i.binary("*", y, weight))
-
-
-def _step(i: Instructions, edge: Value, x: Value) -> Value:
-    return i.select(i.binary("<=", edge, x), _splat(i, x, 1.0), _splat(i, x, 0.0))
-
-
-def _reduced(name: str) -> Builtin:
-    return lambda i, x: i.intrinsic(BOOL, f"llvm.vector.reduce.{name}.{suffix(x.type)}", x) if isinstance(x.type, Vector) else x
 
 
 # Functions that WGSL lets devices approximate. They are of float32; float16 is computed in it.
@@ -137,29 +108,11 @@ def _approximate(name: str) -> Builtin:
     return call
 
 
-_exp2, _log2, _sin, _cos = map(_approximate, ("ex2", "lg2", "sin", "cos"))
+_exp2, _log2 = map(_approximate, ("ex2", "lg2"))
 
 
 def _exp(i: Instructions, x: Value) -> Value:
     return _exp2(i, i.binary("*", x, _splat(i, x, math.log2(math.e))))
-
-
-def _log(i: Instructions, x: Value) -> Value:
-    return i.binary("*", _log2(i, x), _splat(i, x, math.log(2)))
-
-
-def _pow(i: Instructions, x: Value, y: Value) -> Value:
-    return _exp2(i, i.binary("*", y, _log2(i, x)))
-
-
-def _tan(i: Instructions, x: Value) -> Value:
-    return i.binary("/", _sin(i, x), _cos(i, x))
-
-
-def _tanh(i: Instructions, x: Value) -> Value:
-    """Return 1 - 2 / (exp(2 x) + 1)."""
-    one = _splat(i, x, 1.0)
-    return i.binary("-", one, i.binary("/", _splat(i, x, 2.0), i.binary("+", _exp(i, i.binary("+", x, x)), one)))
 
 
 # Bits.
@@ -174,64 +127,12 @@ def _first_trailing_bit(i: Instructions, x: Value) -> Value:
     return i.select(i.binary("==", x, zero(x.type)), _splat(i, x, -1), _zeros("cttz")(i, x))
 
 
-def _first_leading_bit(i: Instructions, x: Value) -> Value:
-    """Return the number of the highest bit that differs from the sign.
-
-    It is -1 where there is none.
-    """
-    scalar = element_of(x.type)
-    if scalar.kind == "int":
-        x = i.binary("^", x, i.binary(">>", x, _splat(i, Value(with_element(x.type, U32), ""), scalar.bits - 1)))
-    return i.binary("-", _splat(i, x, scalar.bits - 1), _zeros("ctlz")(i, x))
-
-
-def _field(i: Instructions, x: Value, offset: Value, count: Value) -> tuple[Value, Value]:
-    """Return the offset and the length of a field of bits, within the width."""
-    width = constant(U32, element_of(x.type).bits)
-    offset = _min(i, concrete(offset, U32), width)
-    return offset, _min(i, concrete(count, U32), i.binary("-", width, offset))
-
-
-def _extract_bits(i: Instructions, x: Value, offset: Value, count: Value) -> Value:
-    offset, count = _field(i, x, offset, count)
-    width = constant(U32, element_of(x.type).bits)
-    shift = i.binary("-", i.binary("-", width, offset), count)
-    moved = i.binary(">>", i.binary("<<", x, shift), i.binary("-", width, count))
-    is_empty = i.binary("==", count, constant(U32, 0))  # then a shift by the width is none
-    return i.select(is_empty, zero(x.type), moved)
-
-
-def _insert_bits(i: Instructions, x: Value, bits: Value, offset: Value, count: Value) -> Value:
-    offset, count = _field(i, x, offset, count)
-    scalar = element_of(x.type)
-    ones = i.bitcast(with_element(x.type, U64 if scalar.bits == 64 else U32), _splat(i, x, -1))
-    mask = i.binary("<<", i.binary(">>", ones, i.binary("-", constant(U32, scalar.bits), count)), offset)
-    mask = i.bitcast(x.type, mask)
-    result = i.binary("|", i.binary("&", x, i.inverted(mask)), i.binary("&", i.binary("<<", bits, offset), mask))
-    return i.select(i.binary("==", count, constant(U32, 0)), x, result)
-
-
-def _unpack_half(i: Instructions, x: Value) -> Value:
-    return i.convert(F32, i.bitcast(Vector(F16, 2), x))
-
-
-def _pack_half(i: Instructions, x: Value) -> Value:
-    return i.bitcast(U32, i.convert(F16, x))
-
-
-#: Functions of operands of one type, by name.
-_UNIFORM: dict[str, Builtin] = {
-    "min": _min, "max": _max, "clamp": _clamp, "saturate": _saturate, "abs": _abs, "sign": _sign,
-    "floor": _same("floor"), "ceil": _same("ceil"), "trunc": _same("trunc"), "round": _same("roundeven"), "fract": _fract,
-    "sqrt": _same("sqrt"), "fma": _same("fma"), "dot": _dot, "mix": _mix, "step": _step,
-    "exp": _exp, "exp2": _exp2, "log": _log, "log2": _log2, "pow": _pow, "inverseSqrt": _approximate("rsqrt"),
-    "sin": _sin, "cos": _cos, "tan": _tan, "tanh": _tanh,
-    "any": _reduced("or"), "all": _reduced("and"),
-    "countOneBits": _same("ctpop"), "reverseBits": _same("bitreverse"), "countLeadingZeros": _zeros("ctlz"),
-    "countTrailingZeros": _zeros("cttz"), "firstLeadingBit": _first_leading_bit, "firstTrailingBit": _first_trailing_bit,
-    "unpack2x16float": _unpack_half, "pack2x16float": _pack_half,
+#: Functions of operands of one type, by name: those that the package's shaders call.
+_FUNCTIONS: dict[str, Builtin] = {
+    "min": _min, "max": _max, "clamp": _clamp, "abs": _abs, "floor": _same("floor"), "ceil": _same("ceil"), "trunc": _same("trunc"),
+    "round": _same("roundeven"), "sqrt": _same("sqrt"), "fma": _same("fma"), "dot": _dot, "exp": _exp, "log2": _log2,
+    "countOneBits": _same("ctpop"), "countLeadingZeros": _zeros("ctlz"), "firstTrailingBit": _first_trailing_bit,
 }  # fmt: skip
-_OTHERS: dict[str, Builtin] = {"extractBits": _extract_bits, "insertBits": _insert_bits}
 
 
 def builtin(i: Instructions, name: str, operands: Sequence[Value]) -> Value | None:
@@ -239,9 +140,7 @@ def builtin(i: Instructions, name: str, operands: Sequence[Value]) -> Value | No
     if name == "select":
         no, yes = i.unify(*operands[:2])
         return i.select(operands[2], concrete(yes), concrete(no))
-    if name in _OTHERS:
-        return _OTHERS[name](i, *map(concrete, operands))
-    function = _UNIFORM.get(name)
+    function = _FUNCTIONS.get(name)
     return None if function is None else function(i, *map(concrete, i.unify(*operands)))
 
 
@@ -283,10 +182,6 @@ def barrier(i: Instructions) -> None:
 # Subgroups: 32 invocations, or the whole workgroup where it has fewer.
 
 
-#: What reductions combine two numbers by: an operator or a function.
-_REDUCTIONS: dict[str, str | Builtin] = {"Add": "+", "Mul": "*", "And": "&", "Or": "|", "Xor": "^", "Min": _min, "Max": _max}
-
-
 class Subgroup:
     """The functions of subgroups in workgroups of a number of invocations."""
 
@@ -300,44 +195,33 @@ class Subgroup:
     def call(self, name: str, operands: Sequence[Value]) -> Value:
         """Return the result of a function, whose name follows `subgroup`."""
         i = self._i
-        if name == "Elect":
-            return i.binary("==", self.lane(), constant(U32, 0))
         x, *others = [concrete(value) for value in operands]
-        by = others[0] if others else constant(U32, 0)
         match name:
-            case "Shuffle" | "Broadcast" | "BroadcastFirst":
-                return self._shuffle("idx", x, by)
-            case "ShuffleXor" | "ShuffleUp" | "ShuffleDown":
-                return self._shuffle({"Xor": "bfly", "Up": "up", "Down": "down"}[name.removeprefix("Shuffle")], x, by)
+            case "Shuffle":
+                return self._shuffle("idx", x, others[0])
+            case "ShuffleXor":
+                return self._shuffle("bfly", x, others[0])
             case "Ballot":
                 word = i.intrinsic(U32, "llvm.nvvm.vote.ballot.sync", self._mask, x)
                 return i.composite(Vector(U32, 4), [word, *[constant(U32, 0)] * 3])
-            case "Any" | "All":
-                return i.intrinsic(BOOL, f"llvm.nvvm.vote.{name.lower()}.sync", self._mask, x)
-            case "InclusiveAdd" | "ExclusiveAdd":
-                return self._scan(x, name == "InclusiveAdd")
-        combine = _REDUCTIONS.get(name)
-        if combine is None or self._size.bit_count() != 1:
-            raise i.fault(f"the function subgroup{name} of {self._size} invocations")
-        reach = self._size // 2
-        while reach:
-            other = self._shuffle("bfly", x, constant(U32, reach))
-            x = i.binary(combine, x, other) if isinstance(combine, str) else combine(i, x, other)
-            reach //= 2
-        return x
+            case "ExclusiveAdd":
+                return self._preceding_sum(x)
+            case "Add" if self._size.bit_count() == 1:
+                for reach in [1 << k for k in reversed(range(self._size.bit_length() - 1))]:
+                    x = i.binary("+", x, self._shuffle("bfly", x, constant(U32, reach)))
+                return x
+        raise i.fault(f"the function subgroup{name} of {self._size} invocations")
 
     def lane(self) -> Value:
         """Return the invocation's number in its subgroup."""
         return self._i.intrinsic(U32, "llvm.nvvm.read.ptx.sreg.laneid")
 
-    def _scan(self, x: Value, is_inclusive: bool) -> Value:
+    def _preceding_sum(self, x: Value) -> Value:
         i, lane, reach = self._i, self.lane(), 1
         while reach < self._size:
             total = i.binary("+", x, self._shuffle("up", x, constant(U32, reach)))
             x = i.select(i.binary("<", lane, constant(U32, reach)), x, total)
             reach *= 2
-        if is_inclusive:
-            return x
         return i.select(i.binary("==", lane, constant(U32, 0)), zero(x.type), self._shuffle("up", x, constant(U32, 1)))
 
     def _shuffle(self, mode: str, x: Value, by: Value) -> Value:

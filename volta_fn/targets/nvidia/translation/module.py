@@ -174,20 +174,14 @@ class Body(Expressions):
             self.end(f"br i1 {self.condition(statement.condition).text}, label %{body}, label %{end}")
         self.begin(body)
         self._exits.append(_Exits(end, following))
-        self.scopes.append({})  # `continuing` sees the variables of the body
-        for inner in statement.body.statements:
-            self._statement(inner)
+        self._block(statement.body)
         self._exits.pop()
         self.begin(following)
-        if statement.continuing is not None:
-            for inner in statement.continuing.statements:
-                self._statement(inner)
-        if statement.break_if is None:
-            self.end(f"br label %{head}")
-        else:
-            self.end(f"br i1 {self.condition(statement.break_if).text}, label %{end}, label %{head}")
+        if statement.update is not None:
+            self._statement(statement.update)
+        self.end(f"br label %{head}")
         self.begin(end)
-        del self.scopes[-2:]
+        self.scopes.pop()
 
     def _switch(self, statement: Switch) -> None:
         selector = concrete(self.value(statement.selector))

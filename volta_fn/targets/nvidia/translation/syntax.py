@@ -124,15 +124,13 @@ class If(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """Any loop, which ends if `condition` is false; `continuing` ends an iteration."""
+    """Any loop, which ends if `condition` is false; `update` ends an iteration."""
 
     line: int
     initial: Statement | None
     condition: Expression | None
     body: Block
-    continuing: Block | None
-    #: The condition of `break if`, at the end of `continuing`.
-    break_if: Expression | None = None
+    update: Statement | None
 
 
 class Clause(NamedTuple):
@@ -438,7 +436,8 @@ class _Parser:
                 self._take()
                 return Loop(line, None, self._expression(), self._block(), None)
             case "loop":
-                return self._loop()
+                self._take()
+                return Loop(line, None, None, self._block(), None)
             case "switch":
                 return self._switch()
             case "break" | "continue":
@@ -498,32 +497,9 @@ class _Parser:
         self._take(";")
         condition = None if self._peek() == ";" else self._expression()
         self._take(";")
-        update = None if self._peek() == ")" else Block(line, (self._simple(),))
+        update = None if self._peek() == ")" else self._simple()
         self._take(")")
-        body = Block(line, (self._block(),))  # whose variables the update does not see
-        return Loop(line, initial, condition, body, update)
-
-    def _loop(self) -> Loop:
-        line = self._line
-        self._take("loop")
-        self._take("{")
-        body: list[Statement] = []
-        continuing: list[Statement] | None = None
-        break_if: Expression | None = None
-        while not self._accept("}"):
-            if self._accept("continuing"):
-                continuing = []
-                self._take("{")
-                while not self._accept("}"):
-                    if self._peek() == "break" and self._peek(1) == "if":
-                        self._position += 2
-                        break_if = self._expression()
-                        self._take(";")
-                    elif (statement := self._statement()) is not None:
-                        continuing.append(statement)
-            elif (statement := self._statement()) is not None:
-                body.append(statement)
-        return Loop(line, None, None, Block(line, tuple(body)), None if continuing is None else Block(line, tuple(continuing)), break_if)
+        return Loop(line, initial, condition, self._block(), update)
 
     def _switch(self) -> Switch:
         line = self._line

@@ -17,7 +17,7 @@ from volta_fn.core.caches import Finalized, LruCache
 from volta_fn.core.devices.device import MemoryStats
 from volta_fn.errors import DeviceError, DTypeError
 from volta_fn.settings import value_of
-from volta_fn.targets.gpu.driver import Adapter, BoundRange, Driver, Step, lost
+from volta_fn.targets.gpu.driver import Adapter, BoundDispatch, BoundRange, Driver, lost
 from volta_fn.targets.gpu.memory import SMALL_READBACK, Buffer, Lease, Pool
 from volta_fn.targets.gpu.pipelines import Pipeline, Pipelines, fma_rounds_once, keeps_subnormals, loop_iterations, needed_checks
 from volta_fn.targets.gpu.queue import Queue
@@ -64,9 +64,11 @@ class Gpu:
         self.host_steps: Counter[str] = Counter()
         #: Blocks for temporary values, by size class; all programs share them.
         self.scratch: dict[int, list[Lease]] = {}
-        # Not a bound method: objects to be released later must not refer to this one.
-        self.pool.release_scratch = partial(_release_scratch, self.scratch, self.queue)
-        driver.release_free_blocks = partial(_release_free_blocks, self.pool, self.queue)
+        # Not bound methods: objects to be released later must not refer to this one.
+        pools = self.pool, self.grids
+        for pool in pools:
+            pool.release_unused = partial(_release_unused, self.scratch, pools, self.queue)
+        driver.release_free_blocks = partial(_release_free_blocks, pools, self.queue)
         self._constants: LruCache[Buffer] = LruCache(_MOST_CONSTANTS)
         _abandoned.add(self, (driver, self.pool, self.grids, self.pipelines))
         if value_of("VOLTA_GPU_CHECKS") != "1":
@@ -199,9 +201,7 @@ class Gpu:
     def free_memory(self) -> None:
         """Release memory that is only kept for reuse."""
         with self.queue.lock:
-            self.pool.release_scratch()
-            self.pool.trim()
-            self.grids.trim()
+            self.pool.release_unused()
             self.driver.readbacks.clear()
             self.queue.poll()
 
@@ -217,7 +217,7 @@ class Gpu:
         with self.queue.lock:
             bindings = tuple([BoundRange(self.lease_of(b).block, 0, b.size) for b in buffers])
             group = self.pipelines.group(pipeline, bindings)
-            self.queue.play([Step(pipeline.handle, group, (1, 1, 1))])
+            self.queue.play([BoundDispatch(pipeline.handle, group, (1, 1, 1))])
 
     @property
     def recordings_epoch(self) -> int:
@@ -243,18 +243,19 @@ def release_abandoned() -> None:
         driver.destroy()
 
 
-def _release_scratch(scratch: dict[int, list[Lease]], queue: Queue) -> None:
+def _release_unused(scratch: dict[int, list[Lease]], pools: Sequence[Pool], queue: Queue) -> None:
     # Recordings that write to the scratch blocks become invalid before the wait: if it raises, the pool gives the blocks to others, too.
     queue.pool.releases += 1
     scratch.clear()
-    queue.wait()
+    _release_free_blocks(pools, queue)
 
 
-def _release_free_blocks(pool: Pool, queue: Queue) -> None:
+def _release_free_blocks(pools: Sequence[Pool], queue: Queue) -> None:
     # The scratch blocks stay, as this is called while a graph is made of a recording that uses them: nothing but the table keeps them.
     with queue.lock:
         queue.wait()
-        pool.trim()
+        for pool in pools:
+            pool.trim()
 
 
 def _lost(buffer: Buffer) -> DeviceError:
@@ -386,7 +387,7 @@ class Trials:
         queue.wait()
         start = time.perf_counter()
         with queue.lock:
-            steps = [Step(pipeline.handle, pipelines.group(pipeline, bindings), groups) for pipeline, bindings, groups in bound]
+            steps = [BoundDispatch(pipeline.handle, pipelines.group(pipeline, bindings), groups) for pipeline, bindings, groups in bound]
             queue.play(steps * times)
         queue.wait()
         return time.perf_counter() - start
