@@ -217,7 +217,7 @@ def normalizing_flow(d: Draw, n: int) -> tuple[Any, Any, Loss]:
     weights = [{"mix": d.weight(6, 6) + 2 * np.eye(6), "hidden": d.weight(3, 9), "affine": d.weight(9, 6)} for _ in range(2)]
 
     def loss(w: Any, data: Any) -> vf.Array:
-        x, volume = data["x"], 0.0
+        x, volume = data["x"], jnp.zeros(n, data["x"].dtype)
         for layer in w:
             fixed, changed = jnp.split(x @ layer["mix"], 2, -1)
             scale, shift = jnp.split(nn.relu(fixed @ layer["hidden"]) @ layer["affine"], 2, -1)
@@ -318,7 +318,7 @@ def selective_states(d: Draw, n: int) -> tuple[Any, Any, Loss]:
 
     def loss(w: Any, data: Any) -> vf.Array:
         x, gate = jnp.split(data["x"] @ w["inputs"], 2, -1)
-        taps = {"feature_group_count": size, "dimension_numbers": ("NHC", "HIO", "NHC")}
+        taps: dict[str, Any] = {"feature_group_count": size, "dimension_numbers": ("NHC", "HIO", "NHC")}
         x = nn.silu(lax.conv_general_dilated(x, w["taps"], (1,), [(3, 0)], **taps))
         steps, entries, exits = jnp.split(x @ w["parameters"], [size, size + states], -1)
         steps = nn.softplus(steps)[..., None]
