@@ -189,3 +189,12 @@ def test_sums_of_what_products_behind_the_loop_give() -> None:
 
     _, *scans = divided(vf.grad(loss), W, X[0])
     assert scans and all("dot_general" not in inside for inside in scans)
+
+
+def test_sums_over_an_empty_batch() -> None:
+    """Operands without elements take no memory, but they are not stacked for that: a sum of them that moves has to stack them."""
+
+    def loss(u: Any, b: Any, x: Any, h: Any) -> Any:
+        return (lax.scan(lambda h, x: (lambda h: (h, h))(jnp.tanh(x * b + h @ u)), h, x)[1] ** 2).sum()
+
+    divided(vf.grad(loss, (0, 1)), W, H[0], X[:, :0], H[:0])

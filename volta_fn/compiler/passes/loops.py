@@ -426,8 +426,12 @@ class ScanView:
 
     def bytes_to_stack(self, variables: Iterable[Var]) -> int:
         """Return the bytes of new memory that stacking variables takes."""
+        return self.length * sum(map(size_of, self.unstacked(variables)))
+
+    def unstacked(self, variables: Iterable[Var]) -> set[Var]:
+        """Return the variables that are not stacked yet."""
         stacked: set[Atom] = {*self.rows, *self.other_outputs}
-        return self.length * sum(map(size_of, {*variables} - stacked))
+        return {*variables} - stacked
 
     def affords(self, size: int) -> bool:
         """Take bytes from the budget; return False if there are too few."""
@@ -661,7 +665,7 @@ def sums_after(scan: ScanView) -> list[Equation]:
         return []
     for var in [v for s in products for v in s.operands]:
         scan.stack(var)
-    movable = [s for s in sums if s in products or not scan.bytes_to_stack(s.operands)]
+    movable = [s for s in sums if s in products or not scan.unstacked(s.operands)]  # empty arrays take no bytes
     scan.carry = [c for c in scan.carry if not any(c is s.carry for s in movable)]
     scan.drop_dead()
     return [_after(scan, s) for s in movable]
