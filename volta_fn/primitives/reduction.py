@@ -144,19 +144,20 @@ def _sum(x: np.ndarray, axes: Axes) -> np.ndarray:
     """Sum along axes, those that are last in memory first."""
     # NumPy sums contiguous axes pairwise, but the rows of others sequentially, so that their rounding errors add up.
     order = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis])) if not x.flags.c_contiguous else [*range(x.ndim)]
-    total, kept = x.transpose(order), [axis for axis in order if axis not in axes]
-    outer = order.index(kept[-1]) + 1 if kept else 0
+    total, remaining = x.transpose(order), [axis for axis in order if axis not in axes]
+    outer = order.index(remaining[-1]) + 1 if remaining else 0
     if outer < x.ndim:
         outer = outer if total.flags.c_contiguous else x.ndim - 1
         total = np.add.reduce(total, axis=tuple(range(outer, x.ndim)))
     for i in reversed(range(outer)):
         if order[i] in axes:
             total = _sum_of_rows(np.moveaxis(total, i, 0))
-    return total if kept == sorted(kept) else total.transpose(np.argsort(kept))
+    return total if remaining == sorted(remaining) else total.transpose(np.argsort(remaining))
 
 
 def _sum_of_rows(rows: np.ndarray) -> np.ndarray:
-    """Sum along the first axis in blocks: of rows far apart, so that NumPy's loops are as long as can be."""
+    """Sum along the first axis in blocks."""
+    # The rows of a block are far apart, so that NumPy's loops are as long as can be.
     total: np.ndarray
     if len(rows) <= _BLOCK:
         total = np.add.reduce(rows, axis=0)

@@ -146,7 +146,10 @@ def dot_general_plan(
 
 
 def _is_long(lhs: Any, rhs: Any, dimension_numbers: DotDimensionNumbers) -> bool:
-    """Return True where blocks bound the error of a product, and their sums take less memory than its operands."""
+    """Return True where blocks bound the error of a product.
+
+    Their sums take less memory than its operands.
+    """
     (lhs_contract, _), (lhs_batch, _) = dimension_numbers
     terms, batch = prod([lhs.shape[axis] for axis in lhs_contract]), prod([lhs.shape[axis] for axis in lhs_batch])
     return terms >= 4 * _BLOCK_TERMS and lhs.size * rhs.size <= _BLOCK_TERMS * (terms * batch) ** 2
@@ -335,7 +338,10 @@ def _function(name: str, dtype: np.dtype) -> Any:
 
 @functools.cache
 def _workspace(name: str, dtype: np.dtype, *arguments: int) -> int:
-    """Return the numbers that a function wants as workspace; with fewer it takes longer, and rounds otherwise."""
+    """Return the numbers that a function wants as workspace.
+
+    With fewer it takes longer, and rounds otherwise.
+    """
     (ask,) = functions([f"{name}_lwork"], dtype)
     size = ask(*arguments)[0].real
     return int(np.ceil(np.nextafter(size, np.inf, dtype=np.float32) if dtype in _SINGLE else size))
@@ -585,7 +591,10 @@ def eig(x: np.ndarray, *, compute_vectors: bool) -> Result:
 
 
 def _conjugate_pairs(real: np.ndarray, imaginary: np.ndarray, *columns: np.ndarray) -> Result:
-    """Return complex eigenvalues and vectors: LAPACK gives the real and the imaginary parts of a pair's vectors as two columns."""
+    """Return complex eigenvalues and vectors.
+
+    LAPACK gives the real and the imaginary parts of a pair's vectors as two columns.
+    """
     first, second = imaginary[..., None, :] > 0, imaginary[..., None, :] < 0
     vectors = [
         (np.where(second, np.roll(v, 1, -1), v), np.where(second, -v, np.where(first, np.roll(v, -1, -1), v.dtype.type(0))))
