@@ -309,4 +309,4 @@ def test_sign_of_a_determinant_with_nan_is_that_of_jax():
         x[0, seed] = np.nan
         sign, logarithm = vf.jit(vf.numpy.linalg.slogdet)(x)
         assert abs(float(sign)) == 1 and np.isnan(logarithm)
-        assert sign == vf.numpy.linalg.slogdet(x)[0] == jax.numpy.linalg.slogdet(x)[0]
+        assert float(sign) == float(vf.numpy.linalg.slogdet(x)[0]) == float(jax.numpy.linalg.slogdet(x)[0])

@@ -22,6 +22,12 @@ def library(request):
         yield
 
 
+@pytest.fixture
+def with_scipy(monkeypatch):
+    """SciPy's LAPACK, whichever library other tests of the module use."""
+    monkeypatch.setattr(linalg, "has_scipy", lambda: True)
+
+
 def make(shape, dtype, seed=0):
     x = np.random.default_rng(seed).standard_normal((*shape, 2))
     return np.asarray(x[..., 0] + (1j * x[..., 1] if dtype.startswith("complex") else 0)).astype(dtype)
@@ -185,7 +191,7 @@ def test_eigenvalues_of_a_symmetric_matrix_are_complex_too():
 
 @pytest.mark.parametrize("n", [8, 40])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_vectors_have_the_signs_of_jax(dtype, n):
+def test_vectors_have_the_signs_of_jax(with_scipy, dtype, n):
     """NumPy computes single precision in double, after which LAPACK returns other vectors."""
     jax = pytest.importorskip("jax")
     with jax.enable_x64(True):
@@ -202,7 +208,7 @@ def test_vectors_have_the_signs_of_jax(dtype, n):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_definite_is_definite_in_jax(dtype):
+def test_what_is_definite_is_definite_in_jax(with_scipy, dtype):
     """Rounding decides it of matrices that are almost singular."""
     jax = pytest.importorskip("jax")
     with jax.enable_x64(True):
@@ -215,7 +221,7 @@ def test_what_is_definite_is_definite_in_jax(dtype):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_forms_of_matrices_with_nan_are_those_of_jax(dtype, bad):
+def test_forms_of_matrices_with_nan_are_those_of_jax(with_scipy, dtype, bad):
     jax = pytest.importorskip("jax")
     with jax.enable_x64(True):
         x = make((5, 5), dtype)
