@@ -596,10 +596,10 @@ def _conjugate_pairs(real: np.ndarray, imaginary: np.ndarray, *columns: np.ndarr
     LAPACK gives the real and the imaginary parts of a pair's vectors as two columns.
     """
     first, second = imaginary[..., None, :] > 0, imaginary[..., None, :] < 0
-    vectors = [
-        (np.where(second, np.roll(v, 1, -1), v), np.where(second, -v, np.where(first, np.roll(v, -1, -1), v.dtype.type(0))))
-        for v in columns
-    ]
+    vectors = []
+    for v in columns:
+        before, after = (np.concatenate([v[..., i:], v[..., :i]], -1) for i in (-1, 1))
+        vectors.append((np.where(second, before, v), np.where(second, -v, np.where(first, after, v.dtype.type(0)))))
     return tuple([_complex(*parts) for parts in ((real, imaginary), *vectors)])
 
 
