@@ -833,7 +833,9 @@ def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
 def _sign_and_log(packed: Array, pivots: Array) -> tuple[Array, Array]:
     factors = diagonal(packed)
     axis = (factors.ndim - 1,)
-    sign = lax.reduce_prod(lax.sign(factors), axis) * _parity(pivots, factors.dtype)
+    # The sign of a real determinant is 1 or -1 even where a factor is NaN, as in NumPy and JAX.
+    certain = factors if factors.dtype.kind == "c" else lax.select(factors != factors, lax.full_like(factors, 1), factors)
+    sign = lax.reduce_prod(lax.sign(certain), axis) * _parity(pivots, factors.dtype)
     return sign, lax.reduce_sum(lax.log(lax.abs(factors)), axis)
 
 

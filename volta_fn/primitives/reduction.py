@@ -117,7 +117,9 @@ def _evaluate(combination: Reduction) -> Callable[..., np.ndarray]:
             return operand.reshape(_reduced_shape(operand, axes)).copy()
         step: Any = PRIMITIVES[combination.step].evaluate
         wide = operand.astype(combination.accumulator(operand.dtype), copy=False)
-        if isinstance(step, np.ufunc) and (step in (np.add, np.multiply) or not combination.rounds):
+        if step is np.add and wide.dtype in dtypes.INEXACT:
+            reduced = _sum(wide, axes)
+        elif isinstance(step, np.ufunc) and (step in (np.add, np.multiply) or not combination.rounds):
             reduced = step.reduce(wide, axis=axes, dtype=wide.dtype)
         else:
             other_axes = [i for i in range(wide.ndim) if i not in axes]
@@ -132,6 +134,37 @@ def _evaluate(combination: Reduction) -> Callable[..., np.ndarray]:
         return reduced.astype(operand.dtype, copy=False)
 
     return evaluate
+
+
+#: The least terms that are summed in blocks, and the rows of a block, which bound the rounding error.
+MANY, _BLOCK = 256, 32
+
+
+def _sum(x: np.ndarray, axes: Axes) -> np.ndarray:
+    """Sum along axes, those that are last in memory first."""
+    # NumPy sums contiguous axes pairwise, but the rows of others sequentially, so that their rounding errors add up.
+    order = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis])) if not x.flags.c_contiguous else [*range(x.ndim)]
+    total, remaining = x.transpose(order), [axis for axis in order if axis not in axes]
+    outer = order.index(remaining[-1]) + 1 if remaining else 0
+    if outer < x.ndim:
+        outer = outer if total.flags.c_contiguous else x.ndim - 1
+        total = np.add.reduce(total, axis=tuple(range(outer, x.ndim)))
+    for i in reversed(range(outer)):
+        if order[i] in axes:
+            total = _sum_of_rows(np.moveaxis(total, i, 0))
+    return total if remaining == sorted(remaining) else total.transpose(np.argsort(remaining))
+
+
+def _sum_of_rows(rows: np.ndarray) -> np.ndarray:
+    """Sum along the first axis in blocks."""
+    # The rows of a block are far apart, so that NumPy's loops are as long as can be.
+    total: np.ndarray
+    if len(rows) <= _BLOCK:
+        total = np.add.reduce(rows, axis=0)
+        return total
+    covered = len(rows) // _BLOCK * _BLOCK
+    total = _sum_of_rows(np.add.reduce(rows[:covered].reshape(_BLOCK, -1, *rows.shape[1:]), axis=0))
+    return total if covered == len(rows) else total + np.add.reduce(rows[covered:], axis=0)
 
 
 def repeated(reduced: Array, shape: Shape, axes: Axes) -> Array:

@@ -300,3 +300,13 @@ def test_derivatives_of_pseudo_inverses_of_long_matrices(shape: tuple[int, int])
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     _, tangent = vf.jvp(linalg.pinv, (x,), (x,))  # of the inverse by the scale: -1 times it
     np.testing.assert_allclose(tangent, -np.asarray(linalg.pinv(x)), rtol=1e-3, atol=1e-8)
+
+
+def test_sign_of_a_determinant_with_nan_is_that_of_jax():
+    jax = pytest.importorskip("jax")
+    for seed in range(4):
+        x = np.random.default_rng(seed).standard_normal((5, 5)).astype("float32")
+        x[0, seed] = np.nan
+        sign, logarithm = vf.jit(vf.numpy.linalg.slogdet)(x)
+        assert abs(float(sign)) == 1 and np.isnan(logarithm)
+        assert float(sign) == float(vf.numpy.linalg.slogdet(x)[0]) == float(jax.numpy.linalg.slogdet(x)[0])

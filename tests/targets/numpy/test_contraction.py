@@ -151,3 +151,19 @@ def test_products_with_one_zero_keep_nan(m: int, n: int, special: float) -> None
         numbers = (((1,), (0,)), ((), ()))
         assert np.isnan(dot_general(a, b, dimension_numbers=numbers)).all()
         assert np.isnan(vf.numpy.asarray(a) @ vf.numpy.asarray(b)).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+def test_long_sums_of_products_lose_a_few_roundings(dtype):
+    """BLAS adds half a million equal terms with a hundred times the error."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.random((3, 500_001)).astype(dtype) for _ in range(2))
+    wide, other = (a.astype("complex128" if dtype == np.complex64 else "float64") for a in (x, y))
+    summed = (((0,), (0,)), ((), ()))
+    np.testing.assert_allclose(dot_general(x[0], y[0], dimension_numbers=summed), wide[0] @ other[0], rtol=1e-6)
+    np.testing.assert_allclose(dot_general(x.T, y.T, dimension_numbers=summed), wide @ other.T, rtol=1e-6)
+    out = np.empty((3, 3), dtype)
+    dot_general(x, y, dimension_numbers=(((1,), (1,)), ((), ())), out=out)
+    np.testing.assert_allclose(out, wide @ other.T, rtol=1e-6)
+    batched = dot_general(x, y, dimension_numbers=(((1,), (1,)), ((0,), (0,))))
+    np.testing.assert_allclose(batched, (wide * other).sum(1), rtol=1e-6)

@@ -22,6 +22,12 @@ def library(request):
         yield
 
 
+@pytest.fixture
+def with_scipy(monkeypatch):
+    """SciPy's LAPACK, whichever library other tests of the module use."""
+    monkeypatch.setattr(linalg, "has_scipy", lambda: True)
+
+
 def make(shape, dtype, seed=0):
     x = np.random.default_rng(seed).standard_normal((*shape, 2))
     return np.asarray(x[..., 0] + (1j * x[..., 1] if dtype.startswith("complex") else 0)).astype(dtype)
@@ -181,6 +187,51 @@ def test_eig(batch, n, dtype):
 def test_eigenvalues_of_a_symmetric_matrix_are_complex_too():
     w, v = linalg.eig(np.diag([1.0, 2.0]).astype(np.float32), compute_vectors=True)
     assert w.dtype == v.dtype == np.complex64
+
+
+@pytest.mark.parametrize("n", [8, 40])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_vectors_have_the_signs_of_jax(with_scipy, dtype, n):
+    """NumPy computes single precision in double, after which LAPACK returns other vectors."""
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(True):
+        x = make((2, n, n), dtype)
+        symmetric = (x + adjoint(x)).astype(dtype)
+        for got, expected in (
+            (linalg.eigh(symmetric, lower=True, sort_eigenvalues=True), jax.lax.linalg.eigh(symmetric, symmetrize_input=False)),
+            (linalg.svd(x, full_matrices=True, compute_uv=True), [jax.lax.linalg.svd(x)[i] for i in (1, 0, 2)]),
+            (linalg.eig(x, compute_vectors=True), jax.lax.linalg.eig(x, compute_left_eigenvectors=False)),
+            (linalg.qr(x[..., : n // 2], full_matrices=True, compute_q=True), jax.lax.linalg.qr(x[..., : n // 2])),
+        ):
+            for part, other in zip(got, expected, strict=True):
+                close(part, np.asarray(other), np.asarray(other).dtype, 5000)  # vectors of close values are worse conditioned
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_definite_is_definite_in_jax(with_scipy, dtype):
+    """Rounding decides it of matrices that are almost singular."""
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(True):
+        x = make((40, 12, 11), dtype)
+        x = (x @ adjoint(x) + 4 * np.finfo(dtype).eps * np.eye(12)).astype(dtype)
+        expected = np.isnan(jax.lax.linalg.cholesky(x, symmetrize_input=False))
+        assert 0 < expected[:, -1, -1].sum() < len(x)
+        np.testing.assert_array_equal(np.isnan(linalg.cholesky(x)), expected)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_forms_of_matrices_with_nan_are_those_of_jax(with_scipy, dtype, bad):
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(True):
+        x = make((5, 5), dtype)
+        x[3, 1] = x[1, 3] = bad
+        for got, expected in (
+            (linalg.hessenberg(x), jax.lax.linalg.hessenberg(x)),
+            (linalg.tridiagonal(x, lower=True), jax.lax.linalg.tridiagonal(x)),
+        ):
+            for part, other in zip(got, expected, strict=True):
+                np.testing.assert_array_equal(np.isnan(part), np.isnan(other))
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")

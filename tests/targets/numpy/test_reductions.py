@@ -135,3 +135,34 @@ def test_sums_of_negative_zeros_begin_with_zero(dtype):
     for function in sums:
         for result in (function(x), vf.jit(function)(x)):
             assert not np.asarray(result).copy().view(np.uint8).any()
+
+
+LAYOUTS = {
+    "rows": lambda x: x,
+    "columns": lambda x: np.asfortranarray(x),
+    "every second": lambda x: np.repeat(np.repeat(x, 2, 0), 2, 1)[::2, ::2],
+    "reversed": lambda x: x[::-1, ::-1].copy()[::-1, ::-1],
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex64", ml_dtypes.bfloat16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_long_sums_lose_a_few_roundings(layout, dtype):
+    """Half a million equal terms added one after another lose a hundred times as many."""
+    x = LAYOUTS[layout](np.random.default_rng(0).random((500_000, 3)).astype(dtype) / 32)
+    wide = x.astype("complex128" if dtype == "complex64" else "float64")
+    limit = {"float32": 4e-7, "complex64": 4e-7, "float16": 5e-4}.get(dtype, 4e-3)
+    for axes in ((0,), (0, 1)):
+        rule = TYPED[reduce_sum_p](ShapedArray(x.shape, x.dtype), axes=axes)
+        np.testing.assert_allclose(rule(x).astype(wide.dtype), wide.sum(axes), rtol=limit)
+        rule = TYPED[reduce_sum_p](ShapedArray(x.T.shape, x.dtype), axes=tuple([1 - axis for axis in axes]))
+        np.testing.assert_allclose(rule(x.T).astype(wide.dtype), wide.sum(axes), rtol=limit)
+
+
+def test_sums_along_axes_in_any_order_of_memory():
+    x = np.random.default_rng(0).random((3, 300, 2, 40))
+    for order in ((0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2)):
+        view = np.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order))
+        for axes in ((1,), (0, 1), (1, 3), (1, 2), (0, 1, 3), (0, 1, 2, 3)):
+            rule = TYPED[reduce_sum_p](ShapedArray(x.shape, x.dtype), axes=axes)
+            np.testing.assert_allclose(rule(view), x.sum(axes), rtol=1e-13)

@@ -34,7 +34,9 @@ Product = Callable[..., np.ndarray]  # of two arrays, and perhaps `out`
 
 _HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _FLOAT32 = np.dtype(np.float32)
+_SINGLE = (_FLOAT32, np.dtype(np.complex64))
 _LIMB_BITS = 16
+_BLOCK_TERMS = 1 << 12  # of long sums, whose rounding errors BLAS would add up
 _EXACT_TERMS = 1 << 20  # products of two 16-bit limbs, which sum exactly in a float64: 2^20 * 2^32 < 2^53
 
 
@@ -118,10 +120,11 @@ def dot_general_plan(
     rhs_dtype: np.dtype,
     preferred_element_type: np.dtype | None = None,
     has_scalar: bool = False,
+    is_long: bool = False,
 ) -> Product:
     """Return `dot_general` for given ranks and dtypes, as a function of the operands.
 
-    `has_scalar` says that an operand may be a matrix of one element.
+    `has_scalar` says that an operand may be a matrix of one element, `is_long` that elements are sums of many terms.
     """
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
     out_dtype = np.promote_types(lhs_dtype, rhs_dtype) if preferred_element_type is None else np.dtype(preferred_element_type)
@@ -131,6 +134,8 @@ def dot_general_plan(
     lhs_order = (*lhs_batch, *lhs_free, *(lhs_contract[i] for i in by_lhs_axis))
     rhs_order = (*rhs_batch, *(rhs_contract[i] for i in by_lhs_axis), *rhs_free)
     multiply = (product_for if lhs_contract else _outer_product_for)(lhs_dtype, rhs_dtype, out_dtype)
+    if is_long and out_dtype.kind not in "biu":
+        multiply = _product_by_blocks(multiply)
     if multiply is np.matmul and lhs_ndim == rhs_ndim == 2 and len(lhs_contract) == 1 and not lhs_batch and not has_scalar:
         multiply = np.dot  # the same product, half a microsecond sooner; but for one element of 0 it leaves out NaN
     if not isinstance(multiply, np.ufunc) and multiply is not np.dot:
@@ -138,6 +143,29 @@ def dot_general_plan(
     if len(lhs_free) == len(lhs_contract) == len(rhs_free) == 1:
         return _matrices(multiply, _permutation(lhs_order), _permutation(rhs_order))
     return _merged(multiply, lhs_order, rhs_order, len(lhs_batch), len(lhs_free), len(lhs_contract))
+
+
+def _is_long(lhs: Any, rhs: Any, dimension_numbers: DotDimensionNumbers) -> bool:
+    """Return True where blocks bound the error of a product.
+
+    Their sums take less memory than its operands.
+    """
+    (lhs_contract, _), (lhs_batch, _) = dimension_numbers
+    terms, batch = prod([lhs.shape[axis] for axis in lhs_contract]), prod([lhs.shape[axis] for axis in lhs_batch])
+    return terms >= 4 * _BLOCK_TERMS and lhs.size * rhs.size <= _BLOCK_TERMS * (terms * batch) ** 2
+
+
+def _product_by_blocks(product: Product) -> Product:
+    """Return a product that adds those of blocks of terms."""
+
+    def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        blocks, rest = divmod(a.shape[-1], _BLOCK_TERMS)
+        covered = a.shape[-1] - rest
+        left = a[..., :covered].reshape(*a.shape[:-1], blocks, _BLOCK_TERMS).swapaxes(-2, -3)
+        total = np.add.reduce(product(left, b[..., :covered, :].reshape(*b.shape[:-2], blocks, _BLOCK_TERMS, b.shape[-1])), axis=-3)
+        return total + product(a[..., covered:], b[..., covered:, :]) if rest else total
+
+    return multiply
 
 
 def _rounding(product: Product, dtype: np.dtype) -> Product:
@@ -205,7 +233,8 @@ def dot_general(
     `lhs`, then those of `rhs`; its dtype is `preferred_element_type`, or else the operands' own. A lower `precision` rounds nothing.
     """
     has_scalar = 1 in (lhs.size, rhs.size)
-    plan = dot_general_plan(lhs.ndim, rhs.ndim, dimension_numbers, lhs.dtype, rhs.dtype, preferred_element_type, has_scalar)
+    is_long = _is_long(lhs, rhs, dimension_numbers)
+    plan = dot_general_plan(lhs.ndim, rhs.ndim, dimension_numbers, lhs.dtype, rhs.dtype, preferred_element_type, has_scalar, is_long)
     return plan(lhs, rhs, out=out)
 
 
@@ -221,8 +250,8 @@ def typed_dot_general(
 
     Without looking it up, a small product costs little more than `np.matmul`.
     """
-    has_scalar = 1 in (lhs.size, rhs.size)
-    return dot_general_plan(lhs.ndim, rhs.ndim, dimension_numbers, lhs.dtype, rhs.dtype, preferred_element_type, has_scalar)
+    has_scalar, is_long = 1 in (lhs.size, rhs.size), _is_long(lhs, rhs, dimension_numbers)
+    return dot_general_plan(lhs.ndim, rhs.ndim, dimension_numbers, lhs.dtype, rhs.dtype, preferred_element_type, has_scalar, is_long)
 
 
 # Fourier transforms by pocketfft, in the precision of their operands.
@@ -299,9 +328,23 @@ def functions(names: Sequence[str], dtype: np.dtype) -> list[Any]:
     """
     if not has_scipy():
         raise MissingDependencyError(f"{names[0]} computes on the host by the package scipy; install it: pip install scipy")
-    names = [_unitary(name) for name in names] if dtype.kind == "c" else names
-    routines: list[Any] = load("scipy.linalg.lapack").get_lapack_funcs(names, dtype=dtype)
-    return routines
+    return [_function(name, dtype) for name in names]
+
+
+@functools.cache
+def _function(name: str, dtype: np.dtype) -> Any:
+    return load("scipy.linalg.lapack").get_lapack_funcs(_unitary(name) if dtype.kind == "c" else name, dtype=dtype)
+
+
+@functools.cache
+def _workspace(name: str, dtype: np.dtype, *arguments: int) -> int:
+    """Return the numbers that a function wants as workspace.
+
+    With fewer it takes longer, and rounds otherwise.
+    """
+    (ask,) = functions([f"{name}_lwork"], dtype)
+    size = ask(*arguments)[0].real
+    return int(np.ceil(np.nextafter(size, np.inf, dtype=np.float32) if dtype in _SINGLE else size))
 
 
 def _unitary(name: str) -> str:
@@ -309,17 +352,25 @@ def _unitary(name: str) -> str:
     return {"or": "un", "sy": "he"}.get(name[:2], name[:2]) + name[2:]
 
 
-def each(compute: Callable[..., Any], stacks: Sequence[tuple[np.ndarray, int]], results: Sequence[tuple[Sequence[int], Any]]) -> Result:
+def each(
+    compute: Callable[..., Any],
+    stacks: Sequence[tuple[np.ndarray, int]],
+    results: Sequence[tuple[Sequence[int], Any]],
+    only_finite: bool = False,
+) -> Result:
     """Compute the results, of given shapes and dtypes, for every element of stacks.
 
-    A stack stands with the number of dimensions of an element. Where it holds numbers that are not finite the results are NaN.
+    A stack stands with the number of dimensions of an element. `only_finite` says that where the first holds numbers that are not finite
+    the results are NaN: some versions of LAPACK would not return.
     """
     out = tuple([np.full(shape, np.nan, dtype) for shape, dtype in results])
+    if not any(result.size for result in out):
+        return out
     first, rank = stacks[0]
+    finite = np.isfinite(first).all(tuple(range(first.ndim - rank, first.ndim))) if only_finite else None
     for index in np.ndindex(first.shape[: first.ndim - rank]):
-        elements = [stack[index] for stack, _ in stacks]
-        if all(np.isfinite(element).all() for element in elements) and any(result[index].size for result in out):
-            for result, value in zip(out, compute(*elements), strict=True):
+        if finite is None or finite[index]:
+            for result, value in zip(out, compute(*[stack[index] for stack, _ in stacks]), strict=True):
                 result[index] = value
     return out
 
@@ -340,7 +391,7 @@ def schur(x: np.ndarray, *, compute_vectors: bool) -> Result:
         form, vectors = (outputs[0], outputs[-3]) if not outputs[-1] else (np.nan, np.nan)
         return (form, vectors) if compute_vectors else (form,)
 
-    return each(compute, [(x, 2)], [(x.shape, x.dtype)] * (1 + compute_vectors))
+    return each(compute, [(x, 2)], [(x.shape, x.dtype)] * (1 + compute_vectors), only_finite=True)
 
 
 def tridiagonal(x: np.ndarray, *, lower: bool) -> Result:
@@ -406,16 +457,29 @@ def lapack_triangular_solve(
 # Operands are stacks of matrices. The dtypes are float32, float64, complex64 and complex128; leading dimensions are a batch. Where a
 # factorisation does not exist or LAPACK does not converge, that matrix's results are NaN and the others' are unharmed. NumPy brings
 # LAPACK's Cholesky, QR, eigenvalue and singular value routines, SciPy LU and the triangular solve; where it is not installed
-# these are recursions whose work is matrix products.
+# these are recursions whose work is matrix products. NumPy computes single precision in double, which gives vectors of other signs than
+# machine code's and JAX's, and factors of what is not definite; SciPy serves for that, too.
 
 #: Blocks up to this size are solved and factored row by row (column by column); larger ones are split in two.
 _BLOCK = 16
 
 
+def _needs_scipy(x: np.ndarray) -> bool:
+    """Return True if NumPy would compute in another precision than machine code."""
+    return x.size > 0 and x.dtype in _SINGLE and has_scipy()
+
+
 def cholesky(x: np.ndarray) -> np.ndarray:
     """Return L with L Lᴴ = x from x's lower triangle; NaN if not positive definite."""
-    (factor,) = _each(lambda m: (np.linalg.cholesky(m),), x, [(x.shape, x.dtype)])
-    return np.tril(factor)
+    if not _needs_scipy(x):
+        (factor,) = _each(lambda m: (np.linalg.cholesky(m),), x, [(x.shape, x.dtype)])
+        return np.tril(factor)
+    (potrf,) = functions(["potrf"], x.dtype)
+    out = np.empty_like(x, order="C")
+    for index in np.ndindex(x.shape[:-2]):
+        factor, failed = potrf(x[index], lower=True)
+        out[index] = np.tril(np.full_like(factor, np.nan)) if failed else factor
+    return out
 
 
 def qr(x: np.ndarray, *, full_matrices: bool, compute_q: bool) -> Result:
@@ -423,27 +487,49 @@ def qr(x: np.ndarray, *, full_matrices: bool, compute_q: bool) -> Result:
 
     Without `compute_q` it is the tuple of R alone, as it is without `full_matrices`.
     """
-    if not compute_q:
-        return (np.asarray(np.linalg.qr(x, mode="r")),)
-    q, r = np.linalg.qr(x, mode="complete" if full_matrices else "reduced")
-    return q, r
+    *batch, m, n = x.shape
+    k = m if full_matrices and compute_q else min(m, n)
+    if not _needs_scipy(x):
+        if not compute_q:
+            return (np.asarray(np.linalg.qr(x, mode="r")),)
+        q, r = np.linalg.qr(x, mode="complete" if full_matrices else "reduced")
+        return q, r
+    geqrf, orgqr = functions(["geqrf", "orgqr"], x.dtype)
+    q, r, work = np.empty((*batch, m, k), x.dtype), np.empty((*batch, k, n), x.dtype), _workspace("geqrf", x.dtype, m, n)
+    for index in np.ndindex(*batch):
+        columns, scales, *_ = geqrf(x[index], lwork=work)
+        r[index] = columns[:k]
+        if compute_q:
+            reflectors = np.zeros((m, k), x.dtype, order="F")
+            reflectors[:, : min(n, k)] = columns[:, :k]
+            # LAPACK's blocks have at most 64 columns.
+            q[index] = orgqr(reflectors, scales, lwork=64 * k, overwrite_a=True)[0]
+    return (q, np.triu(r)) if compute_q else (np.triu(r),)
 
 
-def eigh(x: np.ndarray, *, lower: bool, sort_eigenvalues: bool) -> tuple[np.ndarray, np.ndarray]:
+def eigh(x: np.ndarray, *, lower: bool, sort_eigenvalues: bool) -> Result:
     """Return eigenvectors, as columns, and ascending eigenvalues.
 
     The matrices are Hermitian, and one triangle is read: where it has numbers that are not finite, results are NaN. The eigenvalues ascend
     whether or not ``sort_eigenvalues`` asks for it.
     """
-    real = x.real.dtype
+    # LAPACK finds finite eigenvalues of some matrices with NaN.
+    triangle, shapes = np.tril(x) if lower else np.triu(x), [(x.shape, x.dtype), (x.shape[:-1], x.real.dtype)]
+    if _needs_scipy(x):
+        (syevd,) = functions(["syevd"], x.dtype)
+
+        def decompose(m: np.ndarray) -> Any:
+            w, v, failed = syevd(m, lower=lower)
+            return (np.nan, np.nan) if failed else (v, w)
+
+        return each(decompose, [(triangle, 2)], shapes, only_finite=True)
 
     def vectors_first(m: np.ndarray) -> Result:
         w, v = np.linalg.eigh(m, UPLO="L" if lower else "U")
         return v, w
 
-    v, w = _each(vectors_first, x, [(x.shape, x.dtype), (x.shape[:-1], real)])
-    # LAPACK finds finite eigenvalues of some matrices with NaN.
-    wrong = ~np.isfinite(np.tril(x) if lower else np.triu(x)).all((-2, -1))
+    v, w = _each(vectors_first, x, shapes)
+    wrong = ~np.isfinite(triangle).all((-2, -1))
     if wrong.any():
         v[wrong], w[wrong] = np.nan, np.nan
     return v, w
@@ -457,9 +543,20 @@ def svd(x: np.ndarray, *, full_matrices: bool, compute_uv: bool) -> Result:
     *batch, m, n = x.shape
     k = min(m, n)
     shapes = [((*batch, k), x.real.dtype)]
+    if compute_uv:
+        shapes += [((*batch, m, m if full_matrices else k), x.dtype), ((*batch, n if full_matrices else k, n), x.dtype)]
+    if _needs_scipy(x):
+        (gesdd,) = functions(["gesdd"], x.dtype)
+        options = {"compute_uv": compute_uv, "full_matrices": full_matrices}
+        work = _workspace("gesdd", x.dtype, m, n, compute_uv, full_matrices)
+
+        def factor(matrix: np.ndarray) -> Any:
+            u, s, vt, failed = gesdd(matrix, lwork=work, **options)
+            return ((np.nan,) * 3 if failed else (s, u, vt))[: len(shapes)]
+
+        return each(factor, [(x, 2)], shapes, only_finite=True)
     if not compute_uv:
         return _each(lambda m: (np.linalg.svd(m, compute_uv=False),), x, shapes)
-    shapes += [((*batch, m, m if full_matrices else k), x.dtype), ((*batch, n if full_matrices else k, n), x.dtype)]
 
     def values_first(m: np.ndarray) -> Result:
         u, s, vt = np.linalg.svd(m, full_matrices=full_matrices)
@@ -471,14 +568,45 @@ def svd(x: np.ndarray, *, full_matrices: bool, compute_uv: bool) -> Result:
 def eig(x: np.ndarray, *, compute_vectors: bool) -> Result:
     """Return complex eigenvalues, and if asked right eigenvectors of unit length."""
     dtype = np.result_type(x.dtype, np.complex64)
+    shapes = [(x.shape[:-1], dtype), (x.shape, dtype)][: 1 + compute_vectors]
+    if _needs_scipy(x):
+        (geev,), work = functions(["geev"], x.dtype), _workspace("geev", x.dtype, x.shape[-1], False, compute_vectors)
+        parts = 1 + (x.dtype.kind != "c")
+
+        def compute(m: np.ndarray) -> Any:
+            *values, _, v, failed = geev(m, compute_vl=False, compute_vr=compute_vectors, lwork=work)
+            return (np.nan,) * (parts + compute_vectors) if failed else (*values, v)[: parts + compute_vectors]
+
+        results = [(x.shape[:-1], x.dtype)] * parts + [(x.shape, x.dtype)] * compute_vectors
+        outputs = each(compute, [(x, 2)], results, only_finite=True)
+        return outputs if parts == 1 else _conjugate_pairs(*outputs)
     if not compute_vectors:
-        return _each(lambda m: (np.linalg.eigvals(m).astype(dtype, copy=False),), x, [(x.shape[:-1], dtype)])
+        return _each(lambda m: (np.linalg.eigvals(m).astype(dtype, copy=False),), x, shapes)
 
     def decompose(m: np.ndarray) -> Result:
         w, v = np.linalg.eig(m)
         return w.astype(dtype, copy=False), v.astype(dtype, copy=False)
 
-    return _each(decompose, x, [(x.shape[:-1], dtype), (x.shape, dtype)])
+    return _each(decompose, x, shapes)
+
+
+def _conjugate_pairs(real: np.ndarray, imaginary: np.ndarray, *columns: np.ndarray) -> Result:
+    """Return complex eigenvalues and vectors.
+
+    LAPACK gives the real and the imaginary parts of a pair's vectors as two columns.
+    """
+    first, second = imaginary[..., None, :] > 0, imaginary[..., None, :] < 0
+    vectors = []
+    for v in columns:
+        before, after = (np.concatenate([v[..., i:], v[..., :i]], -1) for i in (-1, 1))
+        vectors.append((np.where(second, before, v), np.where(second, -v, np.where(first, after, v.dtype.type(0)))))
+    return tuple([_complex(*parts) for parts in ((real, imaginary), *vectors)])
+
+
+def _complex(real: np.ndarray, imaginary: np.ndarray) -> np.ndarray:
+    out = np.empty(real.shape, np.result_type(real, np.complex64))
+    out.real, out.imag = real, imaginary
+    return out
 
 
 def _each(function: Callable[[np.ndarray], Result], x: np.ndarray, results: Sequence[tuple[Sequence[int], np.dtype]]) -> Result:

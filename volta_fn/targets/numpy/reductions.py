@@ -18,7 +18,7 @@ from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of, reduct
 from volta_fn.primitives.convolution import Ints, Padding, counts_of_windows
 from volta_fn.primitives.cumulative import sum_dtype
 from volta_fn.primitives.elementwise.selection import choose
-from volta_fn.primitives.reduction import highest, lowest
+from volta_fn.primitives.reduction import MANY, highest, lowest
 from volta_fn.targets.numpy.convolution import meeting, sliding_blocks
 from volta_fn.targets.numpy.linalg import working_dtype
 from volta_fn.targets.numpy.memory import Scratch
@@ -65,41 +65,12 @@ def typed_reductions() -> dict[Primitive, Callable[..., Callable[..., np.ndarray
     return {p: partial(_typed, p, step) for p, step in steps.items() if step in (np.add, np.maximum, np.minimum)}
 
 
-#: The least rows that are summed in blocks, which bounds the rounding error.
-_MANY = 256
-
-
-def _sum_by_axes(inner: tuple[int, ...], outer: tuple[int, ...], x: np.ndarray) -> np.ndarray:
-    """Sum along the last axes, then along each of the outer ones."""
-    # NumPy sums the last axes pairwise, but the rows of outer axes sequentially, so that their rounding errors add up.
-    total: np.ndarray = np.add.reduce(x, axis=inner) if inner else x
-    for axis in reversed(outer):
-        total = _sum_of_rows(np.moveaxis(total, axis, 0))
-    return total
-
-
-def _sum_of_rows(rows: np.ndarray) -> np.ndarray:
-    """Sum along the first axis, many rows in blocks."""
-    total: np.ndarray
-    if len(rows) < _MANY:
-        total = np.add.reduce(rows, axis=0)
-        return total
-    size = math.isqrt(len(rows))
-    covered = len(rows) // size * size
-    blocks = rows[:covered].reshape(-1, size, *rows.shape[1:])
-    total = np.add.reduce(np.add.reduce(blocks, axis=1), axis=0)
-    return total if covered == len(rows) else total + np.add.reduce(rows[covered:], axis=0)
-
-
 def _typed(primitive: Primitive, step: np.ufunc, operand: ShapedArray, *, axes: tuple[int, ...]) -> Callable[..., np.ndarray]:
-    is_single = all(operand.shape[axis] == 1 for axis in axes)
-    if operand.dtype.itemsize > 2 and operand.dtype in dtypes.INEXACT and operand.size and not is_single:
-        last_kept = max([axis for axis in range(operand.ndim) if axis not in axes], default=-1)
-        outer, inner = tuple([axis for axis in sorted(axes) if axis < last_kept]), tuple([axis for axis in axes if axis > last_kept])
-        if step is np.add and math.prod([operand.shape[axis] for axis in outer]) >= _MANY:
-            return partial(_sum_by_axes, inner, outer)
-        return partial(step.reduce, axis=axes)
     evaluate: Any = evaluation_of(primitive)
+    terms = math.prod([operand.shape[axis] for axis in axes])
+    is_precise = step is not np.add or terms < MANY
+    if operand.dtype.itemsize > 2 and operand.dtype in dtypes.INEXACT and operand.size and terms != 1 and is_precise:
+        return partial(step.reduce, axis=axes)
     return partial(evaluate, axes=axes)
 
 
