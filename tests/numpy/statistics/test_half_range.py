@@ -124,7 +124,7 @@ def _edges(name: str) -> np.ndarray:
 
 
 def _results(library: Any, name: str, dtype: str) -> dict[str, np.ndarray]:
-    """Return values and slopes of each function in `dtype`, at numbers of dtype `name`."""
+    """Return values and slopes in `dtype`, at numbers of dtype `name`."""
     numbers = _edges(name)
     x, y = (library.numpy.asarray(part.ravel(), dtype) for part in np.meshgrid(numbers, numbers[::3]))
     calls = {(f"jnp.{f}"): getattr(library.numpy, f) for f in FUNCTIONS} | {f"nn.{f}": getattr(library.nn, f) for f in ACTIVATIONS}
