@@ -195,7 +195,7 @@ def hypot(x: Any, y: Any, /) -> Array:
 
 @functools.cache
 def _hypotenuse() -> Any:
-    """Return the hypotenuse by its sides; its slopes have no 1 / x, which may overflow."""
+    """Return the length by its sides, without 1 / x in its slopes."""
 
     def scales(large: Array, small: Array) -> tuple[Array, Array]:
         ratio = lax.div(small, lax.select(large == 0.0, full_like_scalar(large, 1.0), large))
