@@ -189,11 +189,25 @@ def hypot(x: Any, y: Any, /) -> Array:
     if is_complex(a):
         raise ArgumentTypeError("hypot: the arguments must be real, got complex ones")
     a, b = lax.abs(a), lax.abs(b)
-    large, small = lax.max(a, b), lax.min(a, b)
-    zero = large == 0.0
-    ratio = small / lax.select(zero, large + 1.0, large)
-    length = lax.select(zero, large, large * lax.sqrt(1.0 + ratio * ratio))
+    length = _hypotenuse()(lax.max(a, b), lax.min(a, b))
     return strong_array(lax.select(is_infinite(a) | is_infinite(b), full_like_scalar(a, math.inf), length))
+
+
+@functools.cache
+def _hypotenuse() -> Any:
+    """Return the length by its sides, without 1 / x in its slopes."""
+
+    def scales(large: Array, small: Array) -> tuple[Array, Array]:
+        ratio = lax.div(small, lax.select(large == 0.0, full_like_scalar(large, 1.0), large))
+        return ratio, lax.sqrt(1.0 + ratio * ratio)
+
+    def jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+        ratio, root = scales(*primals)
+        return primals[0] * root, lax.div(tangents[0] + tangents[1] * ratio, root)
+
+    differentiable = _CUSTOM_JVP.custom_jvp(lambda large, small: large * scales(large, small)[1])
+    differentiable.defjvp(jvp)
+    return differentiable
 
 
 def is_infinite(x: Array) -> Array:

@@ -29,14 +29,16 @@ from volta_fn.numpy.arguments import (
     full_like_scalar,
     is_complex,
     is_inexact,
+    narrowed,
     no_out,
     operand,
     promote,
     promote_inexact,
     split_axes,
     strong_array,
+    wide,
 )
-from volta_fn.numpy.arithmetic import floor_divide
+from volta_fn.numpy.arithmetic import remainder
 from volta_fn.numpy.logic import isnan, truth
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import to_dtype
@@ -643,14 +645,16 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
         (heights,) = promote_inexact("trapezoid", y)
         heights, gaps = promote_inexact("trapezoid", heights, dx)
     else:
-        heights, points = promote_inexact("trapezoid", y, x)
-        gaps = diff(points, axis=axis if points.ndim > 1 else -1)
+        heights, gaps = promote_inexact("trapezoid", y, x)
+    like, heights, gaps = heights, wide(heights), wide(gaps)
+    if x is not None:
+        gaps = diff(gaps, axis=axis if gaps.ndim > 1 else -1)
     after = heights.ndim - 1 - axis_of("trapezoid", axis, heights.ndim)
     if x is not None and gaps.ndim == 1:
         gaps = lax.reshape(gaps, (gaps.size, *[1] * after))
     pairs = lax.add(lax.slice_in_dim(heights, 1, None, axis=axis), lax.slice_in_dim(heights, 0, -1, axis=axis))
     areas = lax.mul(lax.mul(pairs, gaps), full_like_scalar(pairs, 0.5))
-    return lax.reduce_sum(areas, (areas.ndim - 1 - after,))
+    return narrowed(lax.reduce_sum(areas, (areas.ndim - 1 - after,)), like)
 
 
 @fused
@@ -717,8 +721,7 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
     half = lax.div(length, full_like_scalar(length, 2))
     steps = diff(value, axis=dim)
     # Wrap each step to [-half, half); a step of exactly +half stays positive, unless odd integers have no half.
-    offset = lax.add(steps, half)
-    wrapped = lax.sub(lax.sub(offset, lax.mul(floor_divide(offset, length), length)), half)
+    wrapped = lax.sub(remainder(lax.add(steps, half), length), half)
     is_upper = lax.bitwise_and(lax.eq(wrapped, lax.neg(half)), lax.gt(steps, full_like_scalar(steps, 0)))
     wrapped = lax.select(lax.bitwise_and(is_upper, lax.eq(lax.add(half, half), length)), half, wrapped)
     least = half if discont is None else _least_of_dtype(discont, value.dtype)

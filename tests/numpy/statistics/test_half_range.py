@@ -55,6 +55,9 @@ CASES: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
     "normalize": (lambda x: nn.normalize(x, axis=0)[0], LARGE),
     "cosine_similarity": (lambda x: nn.cosine_similarity(x[0], x[1]), MATRIX),
     "cov": (vnp.cov, CYCLE),
+    "mean of large numbers": (vnp.mean, np.full(60_000, 60_000.0)),
+    "trapezoid": (vnp.trapezoid, np.array([60_000.0, 60_000.0, -60_000.0])),
+    "trapezoid of far points": (lambda x: vnp.trapezoid(vnp.asarray([0.25, 0.5, 0.125], x.dtype), x), np.array([-60_000.0, 60_000.0, 0.0])),
     "corrcoef": (lambda x: vnp.corrcoef(x)[0, 1], MATRIX),
     "layer norm": (lambda x: nn.LayerNorm.init(4)(x), LARGE),
     "RMS norm": (lambda x: nn.RMSNorm.init(4)(x), LARGE),
@@ -80,3 +83,85 @@ def test_results_and_gradients_are_those_of_float64_rounded(case: str, name: str
     cotangent = vnp.arange(1.0, 1.0 + vnp.size(function(x)), dtype="float64").reshape(vnp.shape(function(x))) % 4
     actual, wanted = (vf.grad(lambda y, d=y.dtype: vnp.sum(function(y) * cotangent.astype(d)))(y) for y in (x, wide))
     _close(actual, wanted, x.dtype, float(vnp.max(vnp.abs(wanted))))
+
+
+#: Functions that round on the way, which JAX rounds as well: at the edges of the range, and of pairs of numbers from all over it.
+FUNCTIONS = (
+    *"exp exp2 expm1 sin cos tan tanh sinh cosh arctan arcsinh square reciprocal cbrt sinc rint i0 nan_to_num".split(),
+    *"hypot arctan2 logaddexp logaddexp2 remainder divide multiply power copysign diff cumsum cumprod trapezoid median unwrap".split(),
+)
+ACTIVATIONS = "relu6 sigmoid softplus silu mish log_sigmoid hard_tanh elu celu selu gelu squareplus soft_sign softmax log_softmax".split()
+SPECIAL = "erf erfc expit i0e i1 i1e gammaln digamma entr".split()
+
+
+def _edges(name: str) -> np.ndarray:
+    info = vnp.finfo(name)
+    tiny, most = float(info.tiny), float(info.max)
+    sizes = [
+        0.0,
+        tiny,
+        3 * tiny,
+        1e-3,
+        0.1,
+        0.5,
+        1.0,
+        1.5,
+        2.0,
+        3.0,
+        8.0,
+        11.0,
+        17.0,
+        89.0,
+        181.0,
+        256.0,
+        300.0,
+        2049.0,
+        60_000.0,
+        most / 2,
+        most,
+    ]
+    return np.array(sizes + [-size for size in sizes[1:]]).astype(name)
+
+
+def _results(library: Any, name: str, dtype: str) -> dict[str, np.ndarray]:
+    """Return values and slopes in `dtype`, at numbers of dtype `name`."""
+    numbers = _edges(name)
+    x, y = (library.numpy.asarray(part.ravel(), dtype) for part in np.meshgrid(numbers, numbers[::3]))
+    calls = {(f"jnp.{f}"): getattr(library.numpy, f) for f in FUNCTIONS} | {f"nn.{f}": getattr(library.nn, f) for f in ACTIVATIONS}
+    calls |= {f"special.{f}": getattr(library.scipy.special, f) for f in SPECIAL}
+    pairs = "hypot arctan2 logaddexp logaddexp2 remainder divide multiply power copysign".split()
+
+    def compute(x: Any, y: Any) -> dict[str, Any]:
+        results = {}
+        for path, function in calls.items():
+            arguments = (x, y) if path[4:] in pairs else (x[: len(numbers)],)
+            results[path], derivative = library.vjp(function, *arguments)
+            for place, slope in enumerate(derivative(library.numpy.ones_like(results[path]))):
+                results[f"{path} by {place}"] = slope
+        return results
+
+    return {path: np.asarray(result).astype(np.float64) for path, result in library.jit(compute)(x, y).items()}
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_functions_at_the_edges_of_the_range_are_as_near_as_those_of_jax(name: str) -> None:
+    jax = pytest.importorskip("jax")
+    with np.errstate(all="ignore"):
+        ours, theirs, wide = _results(vf, name, name), _results(jax, name, name), _results(vf, name, "float64")
+        info = vnp.finfo(name)
+        for path, exact in wide.items():
+            representable = np.isfinite(exact.astype(name).astype(np.float64))
+            finite = representable & np.isfinite(theirs[path])
+            assert np.isfinite(ours[path][finite]).all(), path
+            ulp = 2.0 ** (np.floor(np.log2(np.maximum(np.abs(exact[finite]), float(info.tiny)))) - info.nmant)
+            error, other = (np.max(np.abs(result[path][finite] - exact[finite]) / ulp, initial=0.0) for result in (ours, theirs))
+            assert error <= 2 * other + 1, (path, error, other)
+
+
+def test_unwrap_of_large_steps_in_float16() -> None:
+    x = vnp.asarray([0.0, 65504.0, 1.0, 32000.0, -32000.0, 3.0], "float16")
+    wanted = np.unwrap(np.asarray(x, np.float64), period=float(np.float16(2 * np.pi)))
+    for compute in (vnp.unwrap, vf.jit(vnp.unwrap)):
+        np.testing.assert_allclose(np.asarray(compute(x), np.float64), wanted, atol=2 * 32)  # the last place of corrections of that size
+    np.testing.assert_array_equal(vf.grad(lambda x: vnp.sum(vnp.unwrap(x)))(x), 1)

@@ -84,6 +84,21 @@ def test_growing_bessel_functions_at_infinity(sign: int) -> None:
     assert float(vf.numpy.i0(sign * np.inf)) == np.inf
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_slopes_of_bessel_functions_where_they_are_subnormal_or_infinite(dtype: str) -> None:
+    info = vf.numpy.finfo(dtype)
+    small = [k * float(info.smallest_subnormal) for k in (1, 3, -1, -5)] + [k * float(info.tiny) for k in (1, 3, 5, -9)]
+    for name in ("i1", "i1e"):
+        function = getattr(special, name)
+        for slopes in (vf.vmap(vf.grad(function)), vf.jit(vf.vmap(vf.grad(function)))):
+            np.testing.assert_allclose(np.asarray(slopes(vf.numpy.asarray(small, dtype)), float), 0.5, rtol=2 * float(info.eps))
+            # The exponential of 100 is no number of these dtypes: I1 is infinite, and so is its slope.
+            far = np.asarray(slopes(vf.numpy.asarray([100.0, -100.0], dtype)), float)
+            np.testing.assert_allclose(
+                far, np.inf if name == "i1" else scipy_special.i0e(100) - 1.01 * scipy_special.i1e(100), atol=float(info.eps)
+            )
+
+
 @pytest.mark.parametrize("x", [-200.0, -1.0, -0.4, 0.0, 0.3, 1.0, 20.0, 79.0, 81.0, 88.5, 90.0, 92.5])
 def test_slopes_of_exprel_where_exponentials_overflow(x):
     mpmath = pytest.importorskip("mpmath")

@@ -169,12 +169,15 @@ bessel_i0e: Elementwise = elementwise(
 )  # fmt: skip
 
 
+def _over_x(out: Array, x: Array) -> Array:
+    """Return I1(x) / x or I1e(x) / x: 1/2 where half of x may be subnormal."""
+    small = lt(abs(x), 4.0 * float(dtypes.finfo(x.dtype).tiny))
+    return select(small, as_value(np.full((), 0.5, x.dtype)), out / _safe(x, small))
+
+
 def _i1e_derivative(g: Array, out: Array, x: Array) -> Array:
-    """Return I0e - (sign x + 1 / x) I1e, whose limit at zero is 1/2."""
-    at_zero = eq(x, 0.0)
-    safe = select(at_zero, as_value(np.ones((), x.dtype)), x)
-    slope = bessel_i0e(x) - (out * sign(x) + out / safe)
-    return g * select(at_zero, as_value(np.asarray(0.5, x.dtype)), slope)
+    """Return g times I0e - (sign x + 1 / x) I1e."""
+    return g * (bessel_i0e(x) - (out * sign(x) + _over_x(out, x)))
 
 
 bessel_i1e: Elementwise = elementwise(
@@ -189,9 +192,9 @@ bessel_i0: Elementwise = elementwise(
 
 
 def _i1_slope(x: Array, out: Array) -> Array:
-    """Return I0(x) - I1(x) / x, which is one half at zero."""
-    at_zero = eq(x, 0.0)
-    return bessel_i0(x) - select(at_zero, as_value(np.full((), 0.5, x.dtype)), out / _safe(x, at_zero))
+    """Return I0(x) - I1(x) / x, which is infinite where both are."""
+    size = abs(out)
+    return select(eq(size, math.inf), size, bessel_i0(x) - _over_x(out, x))
 
 
 bessel_i1: Elementwise = elementwise(
