@@ -139,6 +139,31 @@ def test_nodes_come_after_their_parents() -> None:
         assert len(nodes) == 4 and all(position[p.name] < position[node.name] for node in nodes for p in node.parents)
 
 
+@pytest.mark.parametrize("root", ["volta_fn.", ""])
+@pytest.mark.parametrize(
+    ("xs", "ys", "options", "close"),
+    [
+        ({"a": np.float32([1, 2])}, {"a": np.float32([1, 2 + 2e-6])}, {}, True),
+        ([np.float32(1)], [np.float32(1 + 5e-6)], {}, False),
+        (np.float64([1]), np.float32([1 + 1e-6]), {}, True),
+        (np.float32([1]), np.float32([1.01]), {"rtol": {"float32": 0.1}}, True),
+        (np.float32([1]), np.float32([1.01]), {"rtol": {"float64": 0.1}}, False),
+        (np.float32([1, 2]), np.float32([1.1, 2.1]), {"atol": 0.06}, True),
+        (np.int32([1]), np.int32([2]), {}, False),
+        (np.ones(2), np.ones((2, 1)), {}, False),
+        (np.ones(2, dtypes.bfloat16), np.ones(2, dtypes.bfloat16) * dtypes.bfloat16(1.015625), {}, True),
+        (np.zeros(2, dtypes.float0), np.zeros(2, dtypes.float0), {}, True),
+    ],
+)
+def test_arrays_are_close_where_they_are_in_jax(root: str, xs: Any, ys: Any, options: dict[str, Any], close: bool) -> None:
+    check_close = pytest.importorskip(f"{root}jax._src.public_test_util").check_close
+    if close:
+        check_close(xs, ys, **options)
+    else:
+        with pytest.raises(AssertionError):
+            check_close(xs, ys, **options)
+
+
 class Key:
     """An object that weak references may be of."""
 

@@ -697,6 +697,35 @@ def treedef_is_strict_leaf(treedef: Any) -> bool:
     return treedef.num_nodes == 1 and treedef.num_leaves == 1
 
 
+# Assertions: `jax._src.public_test_util`.
+
+
+def check_close(xs: Any, ys: Any, atol: Any = None, rtol: Any = None, err_msg: str = "") -> None:
+    """Raise `AssertionError` unless the arrays of two trees are near each other.
+
+    Tolerances are numbers, or one for each dtype, and are multiplied by the number of elements.
+    """
+
+    def check(x: Any, y: Any) -> None:
+        x, y = np.asarray(x), np.asarray(y)
+        assert x.shape == y.shape, f"{err_msg}: shapes {x.shape} and {y.shape}"
+        largest = [x.size * max(_tolerance(a.dtype, limits) for a in (x, y)) for limits in (atol, rtol)]
+        if dtypes.float0 not in (x.dtype, y.dtype):  # which has one value
+            wide = [a.astype(np.float32) if a.dtype.kind == "V" else a for a in (x, y)]  # dtypes that are not NumPy's
+            np.testing.assert_allclose(wide[0], wide[1], atol=largest[0], rtol=largest[1], err_msg=err_msg)
+
+    tree.map(check, xs, ys)
+
+
+def _tolerance(dtype: np.dtype, limits: Any) -> float:
+    """Return the tolerance of a dtype among `limits`, by default some of its last digits."""
+    if limits is not None and not isinstance(limits, Mapping):
+        return limits
+    chosen = {np.dtype(kind): limit for kind, limit in (limits or {}).items()}
+    default = 10.0 ** -dtypes.finfo(dtype).precision if dtype in dtypes.INEXACT else 0.1 if dtype in dtypes.STORAGE_FLOATS else 0.0
+    return chosen.get(dtype, default)
+
+
 # Types of annotations: `jax._src.typing`.
 
 
