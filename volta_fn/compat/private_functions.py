@@ -35,6 +35,7 @@ from volta_fn.errors import (
     TreeError,
 )
 from volta_fn.extend import dtypes as key_dtypes
+from volta_fn.jit.function import jit
 from volta_fn.source import signature
 
 T = TypeVar("T")
@@ -697,6 +698,31 @@ def treedef_is_strict_leaf(treedef: Any) -> bool:
     return treedef.num_nodes == 1 and treedef.num_leaves == 1
 
 
+# `jit` by its older name: `jax.experimental.pjit`.
+
+
+def pjit(
+    fun: Callable[..., Any],
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: Any = None,
+    static_argnames: Any = None,
+    donate_argnums: Any = None,
+    donate_argnames: Any = None,
+    keep_unused: bool = False,
+    device: Any = None,
+    backend: Any = None,
+    inline: bool = False,
+    compiler_options: Any = None,
+) -> Any:
+    """Return `fun` jitted; the arguments are those of `jit`, which may be positional here."""
+    static = {"static_argnums": static_argnums, "static_argnames": static_argnames}
+    donated = {"donate_argnums": donate_argnums, "donate_argnames": donate_argnames}
+    shardings = {"in_shardings": in_shardings, "out_shardings": out_shardings}
+    others = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline, "compiler_options": compiler_options}
+    return jit(fun, **static, **donated, **shardings, **others)
+
+
 # Assertions: `jax._src.public_test_util`.
 
 
@@ -718,7 +744,7 @@ def check_close(xs: Any, ys: Any, atol: Any = None, rtol: Any = None, err_msg: s
 
 
 def _tolerance(dtype: np.dtype, limits: Any) -> float:
-    """Return the tolerance of a dtype among `limits`, by default some of its last digits."""
+    """Return a dtype's tolerance among `limits`, by default its last digits."""
     if limits is not None and not isinstance(limits, Mapping):
         return limits
     chosen = {np.dtype(kind): limit for kind, limit in (limits or {}).items()}
