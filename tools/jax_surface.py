@@ -610,7 +610,7 @@ def _reason(difference: Difference) -> str:
 
 
 def _section(title: str, what: str, differences: list[Difference]) -> str:
-    """Return the names of one kind of difference, by module, those of parameters by their reason."""
+    """Return the names of one kind of difference: by module, or by the reason."""
     if what == "signature":
         reasons: dict[str, list[str]] = {}
         for difference in differences:

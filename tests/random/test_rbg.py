@@ -12,6 +12,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import config, lax, random
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.settings import current
 
 IMPLEMENTATIONS = ("rbg", "unsafe_rbg")
 
@@ -125,6 +126,13 @@ def test_bits_of_older_versions(width: int, shape: tuple[int, ...]) -> None:
 def assert_same(results: list[Any], expected: list[Any]) -> None:
     for result, other in zip(results, expected, strict=True):
         np.testing.assert_allclose(np.asarray(result), np.asarray(other), rtol=1e-6, atol=1e-6)
+
+
+def test_bounds_of_integers_may_be_floats_in_jax_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(current, "permissive", True)
+    for low, high in ((0.5, 30.7), ([0.0, 5.9, -3.2], [3.0, 9.0, 40.5])):
+        draws = [library.random.randint(library.random.key(1), (3,), np.float32(low), np.float32(high)) for library in (vf, jax)]
+        assert draws[0].tolist() == draws[1].tolist()
 
 
 def test_a_setting_chooses_the_mode_of_gumbel_numbers() -> None:

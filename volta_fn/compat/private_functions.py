@@ -715,7 +715,7 @@ def pjit(
     inline: bool = False,
     compiler_options: Any = None,
 ) -> Any:
-    """Return `fun` jitted; the arguments are those of `jit`, which may be positional here."""
+    """Return `fun` jitted: `jit`, whose settings may be positional here."""
     static = {"static_argnums": static_argnums, "static_argnames": static_argnames}
     donated = {"donate_argnums": donate_argnums, "donate_argnames": donate_argnames}
     shardings = {"in_shardings": in_shardings, "out_shardings": out_shardings}

@@ -106,6 +106,8 @@ def _bound(name: str, value: Any) -> Array | np.ndarray:
         return host_value
     bound = as_value(value)
     if bound.dtype not in dtypes.INTEGERS:
+        if settings.current.permissive:  # JAX drops the fraction
+            return lax.convert_element_type(bound, dtypes.canonical(np.dtype(np.int64)))
         raise DTypeError(f"randint: {name} must be an integer, got {bound.aval}; convert it with astype")
     return bound
 

@@ -42,9 +42,9 @@ from volta_fn.primitives.elementwise.cast import convert_element_type
 
 
 def ds(start: Any, size: int | None = None, stride: int | None = None) -> slice | Array:
-    """Return an index for `size` elements from `start`, which may be traced, at a distance of `stride`.
+    """Return an index for `size` elements from `start`, which may be traced.
 
-    Without a size there are `start` elements from the first; None stands for all elements.
+    They are `stride` apart. Without a size there are `start` elements from the first; None stands for all elements.
 
     >>> vf.numpy.arange(10)[ds(2, 3)]
     Array([2, 3, 4], dtype=int32)
