@@ -575,8 +575,49 @@ _SECTIONS = {
 }
 
 
+#: Why parameters differ, and the functions, by their names without modules.
+_REASONS = {
+    "an argument that JAX demands may be left out": """make_mesh named_call transfer_guard find_top_trace broadcast register_lowering empty
+        emit_python_callback debug_info GlobalAsyncCheckpointManagerBase.serialize""",
+    "JAX itself refuses `concrete`; here is `static_argnames`": "checkpoint remat",
+    "the parameter is private in JAX": "export clear_backends swap Traced.lower dce_jaxpr",
+    "fields are named, where JAX takes any": "Jaxpr.replace JaxprEqn.replace",
+    "the program's function is returned, which takes the arguments": "jaxpr_as_fun",
+    "derivatives of eigenvectors need no option": "eig",
+    "`dynamic_shape` is for padded matrices of a TPU": "qdwh",
+    "the default is the more exact algorithm, or a longer series": "standardize log_ndtr",
+    "the default is the same number or behaviour, written otherwise": "squareplus take_along_axis array polyval",
+    "the default order of the products differs": "einsum einsum_path",
+    "pickles are refused": "save",
+    "arrays are immutable, and JAX refuses `inplace=True`": "ufunc.at",
+    "SciPy's parameters are here, too, in its order": "eigh_tridiagonal solve solve_triangular",
+    "new options of derivatives are missing": "custom_gradient custom_vjp.defvjp linearize vjp",
+    "`pin` is for memory of TPUs": "empty_ref new_ref",
+    "options for encrypted connections are missing": "initialize",
+    "options of a compiler or of several memories are missing": "compute_on",
+    "a mesh must be given": "Exported.in_shardings_jax",
+    "`out_sharding` is missing: `with_sharding_constraint` splits the result": "reduce_max reduce_min one_hot histogram",
+    "equal elements always keep their order": "top_k",
+    "a folder must be given": "trace",
+    "the only method is the exact one": "beta chisquare gamma loggamma poisson",
+    "other keywords are refused": "P.update",
+}
+
+
+def _reason(difference: Difference) -> str:
+    """Return why the parameters of a function differ."""
+    return next(reason for reason, names in _REASONS.items() if difference.name in names.split())
+
+
 def _section(title: str, what: str, differences: list[Difference]) -> str:
-    """Return the names of one kind of difference, by module."""
+    """Return the names of one kind of difference: by module, or by the reason."""
+    if what == "signature":
+        reasons: dict[str, list[str]] = {}
+        for difference in differences:
+            if difference.what == what and not difference.module.startswith(_BARE):
+                reasons.setdefault(_reason(difference), []).append(f"`{difference.module}.{difference.name}`")
+        lines = [f"| {', '.join(names)} | {reason} |" for reason, names in reasons.items()]
+        return f"\n## {title}\n\n| names | why |\n| --- | --- |\n" + "\n".join(lines) + "\n" if lines else ""
     modules: dict[str, list[str]] = {}
     for difference in differences:
         if difference.what == what and not difference.module.startswith(_BARE):

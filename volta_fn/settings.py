@@ -33,6 +33,8 @@ class Settings:
         check_tracer_leaks: whether a traced value that outlives its trace is an error at once.
         disable_jit: whether jitted functions and loops run in Python.
         rank_promotion: "allow", "warn" or "raise": what happens when operands have different ranks.
+        threefry_partitionable: whether a random bit of Threefry depends on its position alone, not on how many bits there are.
+        high_dynamic_range_gumbel: whether Gumbel's numbers have the mode "high" if none is named.
         random_seed_offset: what is added to the seeds of random keys.
         check_static_indices: whether known indices out of range raise although `permissive` is set.
         legacy_prng_key: "allow", "warn" or "error": what happens when raw data serve as a key.
@@ -57,6 +59,8 @@ class Settings:
     rank_promotion: str = "allow"
     legacy_prng_key: str = "allow"
     default_prng_impl: str = "threefry2x32"
+    threefry_partitionable: bool = True
+    high_dynamic_range_gumbel: bool = False
     random_seed_offset: int = 0
     check_static_indices: bool = False
     calling_convention: int = 10

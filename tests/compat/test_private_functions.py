@@ -139,6 +139,46 @@ def test_nodes_come_after_their_parents() -> None:
         assert len(nodes) == 4 and all(position[p.name] < position[node.name] for node in nodes for p in node.parents)
 
 
+@pytest.mark.parametrize("root", ["volta_fn.", ""])
+@pytest.mark.parametrize(
+    ("xs", "ys", "options", "close"),
+    [
+        ({"a": np.float32([1, 2])}, {"a": np.float32([1, 2 + 2e-6])}, {}, True),
+        ([np.float32(1)], [np.float32(1 + 5e-6)], {}, False),
+        (np.float64([1]), np.float32([1 + 1e-6]), {}, True),
+        (np.float32([1]), np.float32([1.01]), {"rtol": {"float32": 0.1}}, True),
+        (np.float32([1]), np.float32([1.01]), {"rtol": {"float64": 0.1}}, False),
+        (np.float32([1, 2]), np.float32([1.1, 2.1]), {"atol": 0.06}, True),
+        (np.int32([1]), np.int32([2]), {}, False),
+        (np.ones(2), np.ones((2, 1)), {}, False),
+        (np.ones(2, dtypes.bfloat16), np.ones(2, dtypes.bfloat16) * dtypes.bfloat16(1.015625), {}, True),
+        (np.zeros(2, dtypes.float0), np.zeros(2, dtypes.float0), {}, True),
+    ],
+)
+def test_arrays_are_close_where_they_are_in_jax(root: str, xs: Any, ys: Any, options: dict[str, Any], close: bool) -> None:
+    check_close = pytest.importorskip(f"{root}jax._src.public_test_util").check_close
+    if close:
+        check_close(xs, ys, **options)
+    else:
+        with pytest.raises(AssertionError):
+            check_close(xs, ys, **options)
+
+
+@pytest.mark.filterwarnings("ignore:jax.experimental.pjit:DeprecationWarning")
+@pytest.mark.parametrize("root", ["volta_fn.", ""])
+def test_parameters_may_be_positional_as_in_jax(root: str) -> None:
+    pytest.importorskip("jax")
+    load = lambda name: importlib.import_module(root + name)
+    jax, jnp = load("jax"), load("jax.numpy")
+    P, values = jax.sharding.PartitionSpec, jnp.arange(6)
+    assert load("jax.experimental.pjit").pjit(lambda x, n: x * n, None, None, 1)(values, 3).tolist() == [0, 3, 6, 9, 12, 15]
+    assert [values[jax.ds(*args)].tolist() for args in ((None,), (2,), (1, 3), (1, 2, 3))] == [list(range(6)), [0, 1], [1, 2, 3], [1, 4]]
+    assert P("x").update(("y", None)) == P("y", None) and P("x").update() == P("x")
+    derivatives = load("jax.experimental.jet").jet(jnp.sin, (0.0,), ([1.0, 0.0, 0.0],), False)[1]
+    np.testing.assert_allclose(derivatives, [1.0, 0.0, -1 / 6], rtol=1e-6)
+    assert len(load("jax.experimental.random").stateful_rng(0).spawn(n_children=2)) == 2
+
+
 class Key:
     """An object that weak references may be of."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any
 
@@ -13,7 +14,7 @@ import volta_fn as vf
 from volta_fn import monitoring
 from volta_fn.core import staging
 from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.extend import core, dtypes, functions, primitives
+from volta_fn.extend import core, dtypes, functions, linear_util, primitives
 from volta_fn.extend import interpreters as pe
 
 jnp = vf.numpy
@@ -86,6 +87,51 @@ def test_libraries_have_traces_of_their_own() -> None:
     assert trace.is_valid()
     trace.invalidate()
     assert not trace.is_valid()
+
+
+@pytest.mark.parametrize("symbolic_zeros", [False, True])
+def test_interpreters_process_functions_with_derivative_rules(symbolic_zeros: bool) -> None:
+    calls: list[bool] = []
+
+    class Transforming(Logging):
+        """Doubles the results of functions with rules, and their tangents."""
+
+        def process_custom_jvp_call(self, primitive, fun, jvp, tracers, *, symbolic_zeros):
+            calls.append(symbolic_zeros)
+            double = linear_util.transformation(self.doubled)
+            values = [t.value if isinstance(t, Traced) else t for t in tracers]
+            params = {"subfuns": (double(fun), double(jvp)), "symbolic_zeros": symbolic_zeros}
+            with core.set_current_trace(self.outer):
+                return [Traced(self, r) for r in primitive.bind_with_trace(self.outer, values, (), params)]
+
+        def doubled(self, *args):
+            outs = yield args, {}
+            yield [2.0 * instantiated(out) for out in outs]
+
+    def instantiated(out):
+        return jnp.zeros(out.shape, out.dtype) if isinstance(out, vf.custom_derivatives.SymbolicZero) else out
+
+    @vf.custom_jvp
+    def product(x, y):
+        return x * y, x
+
+    @functools.partial(product.defjvp, symbolic_zeros=symbolic_zeros)
+    def _(primals, tangents):
+        assert (type(tangents[1]) is vf.custom_derivatives.SymbolicZero) == symbolic_zeros
+        (x, y), t = primals, tangents[0]
+        return (x * y, x), (10.0 * t * y, t)
+
+    def function(x):
+        with core.take_current_trace() as parent:
+            trace = Transforming(parent, [])
+            with core.set_current_trace(trace):
+                result, same = product(Traced(trace, x), Traced(trace, jnp.float32(3.0)))
+        return result.value + same.value
+
+    x = jnp.float32(5.0)
+    assert float(function(x)) == float(vf.jit(function)(x)) == 40
+    assert float(vf.grad(function)(x)) == float(vf.jit(vf.grad(function))(x)) == 62
+    assert float(vf.jvp(function, (x,), (x,))[1]) == 310 and set(calls) == {symbolic_zeros}
 
 
 def test_interpreters_read_whether_a_call_is_inlined() -> None:

@@ -12,6 +12,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import config, lax, random
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.settings import current
 
 IMPLEMENTATIONS = ("rbg", "unsafe_rbg")
 
@@ -93,6 +94,54 @@ def test_a_setting_moves_seeds() -> None:
         assert words(vf, random.key(3)) == words(vf, random.PRNGKey(3)) == [0, 8]
     finally:
         config.config.update("jax_random_seed_offset", 0)
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_a_setting_makes_the_bits_of_older_versions(impl: str) -> None:
+    def draws(module: Any) -> list[Any]:
+        key = module.random.key(3, impl=impl)
+        split = lambda: module.random.split(key, (3, 5))
+        keys = module.jit(split)()
+        normal = module.vmap(module.vmap(lambda key: module.random.normal(key, (3,))))
+        data = [module.random.key_data(k) for k in (split(), keys, module.random.fold_in(key, 7))]
+        return [*data, normal(keys) if impl == "threefry2x32" else module.random.normal(keys[2, 4], (3,))]
+
+    before = draws(vf)
+    with jax.threefry_partitionable(False), config.threefry_partitionable(False):
+        assert_same(draws(vf), draws(jax))
+    assert_same(draws(vf), before)
+
+
+@pytest.mark.parametrize("width", [8, 16, 32, 64])
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (7001,), (0,), (4, 0, 2)])
+def test_bits_of_older_versions(width: int, shape: tuple[int, ...]) -> None:
+    with jax.enable_x64(True), jax.threefry_partitionable(False), config.threefry_partitionable(False):
+        expected = jax.random.bits(jax.random.key(5), shape, f"uint{width}")
+        eager = random.bits(random.key(5), shape, f"uint{width}")
+        jitted = vf.jit(lambda key: random.bits(key, shape, f"uint{width}"))(random.key(5))
+    for bits in (eager, jitted):
+        assert bits.dtype == expected.dtype and bits.tolist() == expected.tolist()
+
+
+def assert_same(results: list[Any], expected: list[Any]) -> None:
+    for result, other in zip(results, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(result), np.asarray(other), rtol=1e-6, atol=1e-6)
+
+
+def test_bounds_of_integers_may_be_floats_in_jax_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(current, "permissive", True)
+    for low, high in ((0.5, 30.7), ([0.0, 5.9, -3.2], [3.0, 9.0, 40.5])):
+        draws = [library.random.randint(library.random.key(1), (3,), np.float32(low), np.float32(high)) for library in (vf, jax)]
+        assert draws[0].tolist() == draws[1].tolist()
+
+
+def test_a_setting_chooses_the_mode_of_gumbel_numbers() -> None:
+    key, logits = random.key(0), vf.numpy.zeros((20, 9))
+    with config.use_high_dynamic_range_gumbel(True):
+        high = random.gumbel(key, (3,)), random.categorical(key, logits)
+    assert (high[0] == random.gumbel(key, (3,), mode="high")).all()
+    assert (high[1] == random.categorical(key, logits, mode="high")).all()
+    assert (high[0] != random.gumbel(key, (3,))).all()
 
 
 def test_arrays_of_keys_tell_of_their_data() -> None:

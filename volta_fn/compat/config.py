@@ -127,6 +127,8 @@ EFFECTIVE: dict[str, Callable[[Any], None]] = {
     "jax_default_prng_impl": _one_of("default_prng_impl", "threefry2x32", "rbg", "unsafe_rbg"),
     "jax_legacy_prng_key": _one_of("legacy_prng_key", "allow", "warn", "error"),
     "jax_random_seed_offset": _seed_offset,
+    "jax_threefry_partitionable": _debug("threefry_partitionable"),
+    "jax_high_dynamic_range_gumbel": _debug("high_dynamic_range_gumbel"),
     "jax_check_static_indices": _debug("check_static_indices"),
     "jax_disable_bwd_checks": _debug("disable_bwd_checks"),
     "jax_enable_checks": _debug("verify"),
@@ -147,7 +149,7 @@ IGNORED: dict[str, Any] = {
         jax_enable_custom_prng jax_enable_pgle jax_enable_recoverability
         jax_log_checkpoint_residuals jax_no_collectives jax_no_execution jax_no_tracing jax_raise_persistent_cache_errors jax_remat3
         jax_scan3 jax_custom_vjp3 jax_softmax_custom_jvp jax_thread_guard jax_disable_vmap_shmap_error
-        jax_high_dynamic_range_gumbel jax_threefry_gpu_kernel_lowering eager_constant_folding check_vma
+        jax_threefry_gpu_kernel_lowering eager_constant_folding check_vma
         jax_bcoo_cusparse_lowering jax_compilation_cache_check_contents jax_compilation_cache_include_metadata_in_key
         jax_debug_leaked_clients_on_clear_backends jax_disallow_mesh_context_manager jax_experimental_unsafe_xla_runtime_errors
         jax_export_ignore_forward_compatibility jax_force_dcn_cross_host_transfers jax_mosaic_allow_hlo jax_pallas_enable_debug_checks
@@ -158,7 +160,7 @@ IGNORED: dict[str, Any] = {
     ),
     **dict.fromkeys(
         """jax_cpu_enable_async_dispatch jax_enable_compilation_cache jax_auto_pcast jax_include_full_tracebacks_in_locations
-        jax_mutable_array_checks jax_pprint_use_color jax_threefry_partitionable jax_use_direct_linearize jax_use_shardy_partitioner
+        jax_mutable_array_checks jax_pprint_use_color jax_use_direct_linearize jax_use_shardy_partitioner
         jax_compiler_enable_remat_pass jax_check_proxy_envs jax_enable_preemption_service jax_include_debug_info_in_dumps
         jax_pallas_use_mosaic_gpu jax_ragged_dot_use_ragged_dot_instruction jax_sort_devices_by_process_index
         jax2tf_default_native_serialization""".split(),
@@ -223,6 +225,7 @@ _DEFAULTS: dict[str, Any] = {
     "jax_legacy_prng_key": "allow",
     "jax_default_prng_impl": "threefry2x32",
     "jax_random_seed_offset": 0,
+    "jax_threefry_partitionable": True,
     "jax_allow_f16_reductions": True,
     "jax_default_matmul_precision": None,
     "jax_enable_checks": VERIFY,

@@ -35,6 +35,7 @@ from volta_fn.errors import (
     TreeError,
 )
 from volta_fn.extend import dtypes as key_dtypes
+from volta_fn.jit.function import jit
 from volta_fn.source import signature
 
 T = TypeVar("T")
@@ -695,6 +696,60 @@ def tree_leaves_checked(treedef_expected: Any, pytree: Any) -> list[Any]:
 def treedef_is_strict_leaf(treedef: Any) -> bool:
     """Return True for the structure of a leaf."""
     return treedef.num_nodes == 1 and treedef.num_leaves == 1
+
+
+# `jit` by its older name: `jax.experimental.pjit`.
+
+
+def pjit(
+    fun: Callable[..., Any],
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: Any = None,
+    static_argnames: Any = None,
+    donate_argnums: Any = None,
+    donate_argnames: Any = None,
+    keep_unused: bool = False,
+    device: Any = None,
+    backend: Any = None,
+    inline: bool = False,
+    compiler_options: Any = None,
+) -> Any:
+    """Return `fun` jitted: `jit`, whose settings may be positional here."""
+    static = {"static_argnums": static_argnums, "static_argnames": static_argnames}
+    donated = {"donate_argnums": donate_argnums, "donate_argnames": donate_argnames}
+    shardings = {"in_shardings": in_shardings, "out_shardings": out_shardings}
+    others = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline, "compiler_options": compiler_options}
+    return jit(fun, **static, **donated, **shardings, **others)
+
+
+# Assertions: `jax._src.public_test_util`.
+
+
+def check_close(xs: Any, ys: Any, atol: Any = None, rtol: Any = None, err_msg: str = "") -> None:
+    """Raise `AssertionError` unless the arrays of two trees are near each other.
+
+    Tolerances are numbers, or one for each dtype, and are multiplied by the number of elements.
+    """
+
+    def check(x: Any, y: Any) -> None:
+        x, y = np.asarray(x), np.asarray(y)
+        assert x.shape == y.shape, f"{err_msg}: shapes {x.shape} and {y.shape}"
+        largest = [x.size * max(_tolerance(a.dtype, limits) for a in (x, y)) for limits in (atol, rtol)]
+        if dtypes.float0 not in (x.dtype, y.dtype):  # which has one value
+            wide = [a.astype(np.float32) if a.dtype.kind == "V" else a for a in (x, y)]  # dtypes that are not NumPy's
+            np.testing.assert_allclose(wide[0], wide[1], atol=largest[0], rtol=largest[1], err_msg=err_msg)
+
+    tree.map(check, xs, ys)
+
+
+def _tolerance(dtype: np.dtype, limits: Any) -> float:
+    """Return a dtype's tolerance among `limits`, by default its last digits."""
+    if limits is not None and not isinstance(limits, Mapping):
+        return limits
+    chosen = {np.dtype(kind): limit for kind, limit in (limits or {}).items()}
+    default = 10.0 ** -dtypes.finfo(dtype).precision if dtype in dtypes.INEXACT else 0.1 if dtype in dtypes.STORAGE_FLOATS else 0.0
+    return chosen.get(dtype, default)
 
 
 # Types of annotations: `jax._src.typing`.

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -46,6 +46,8 @@ class Trace:
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Apply a primitive: its result, or a tuple of results if it has several."""
         # Interpreters written for JAX define `process_primitive`, which returns a list of several results.
+        if (call := SUBFUNCTION_CALLS.get(primitive.name)) is not None and hasattr(self, call.method):
+            return tuple(call.process(getattr(self, call.method), primitive, args, params))
         form = _JAX_FORMS.get(primitive.name)
         if form is not None:
             primitive, params = PRIMITIVES[form[0]], {**params, **form[1]}
@@ -124,6 +126,24 @@ def bind(primitive: Primitive, /, *args: Array, **params: Any) -> Any:
 _CHOICES = ("accuracy", "algorithm", "dimensions", "out_sharding", "sharding", "subset_by_index")
 
 
+class SubfunctionCall(NamedTuple):
+    """How interpreters written for JAX process calls of functions with rules.
+
+    Attributes:
+        method: the interpreter's method, which gets functions in place of programs and rules. Without it, the call is like any primitive.
+        process: calls the method by the primitive, its operands and parameters.
+        bind: calls the functions that the method passes on, the parameter `subfuns`.
+    """
+
+    method: str
+    process: Callable[..., Sequence[Any]]
+    bind: Callable[..., Any]
+
+
+#: Those calls, by the primitive's name.
+SUBFUNCTION_CALLS: dict[str, SubfunctionCall] = {}
+
+
 #: By a primitive's name: the name that interpreters written for JAX read, and the parameters that JAX's primitive has beyond this one's.
 _JAX_FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "jit": ("jit", {"inline": False}),
@@ -162,7 +182,8 @@ def run_under(trace: Trace, function: Callable[..., Any], /, *args: Any, **kwarg
 
 def _bind_with_trace(primitive: Primitive, trace: Trace, args: Sequence[Any], avals: Any, params: dict[str, Any], /) -> Any:
     """Apply the primitive under a trace; `avals` has no effect."""
-    return run_under(trace, primitive.bind, *args, **params)
+    apply = SUBFUNCTION_CALLS[primitive.name].bind if "subfuns" in params else primitive.bind
+    return run_under(trace, apply, *args, **params)
 
 
 Primitive.bind_with_trace = _bind_with_trace  # type: ignore[method-assign]  # as above

@@ -38,7 +38,9 @@ def fact(n: Any) -> Array:
 Series = list[Array]
 
 
-def jet(fun: Callable[..., Any], primals: Sequence[Any], series: Sequence[Any], **options: Any) -> tuple[Any, Any]:
+def jet(
+    fun: Callable[..., Any], primals: Sequence[Any], series: Sequence[Any], factorial_scaled: bool = True, **options: Any
+) -> tuple[Any, Any]:
     """Return the value of a function and its derivatives along a curve.
 
     Args:
@@ -58,10 +60,9 @@ def jet(fun: Callable[..., Any], primals: Sequence[Any], series: Sequence[Any], 
     [1.0, 0.0, -1.0]
     """
     check_callable(fun, "jet")
-    if options.keys() - {"factorial_scaled"}:
+    if options:
         raise ArgumentError(f"jet has no options {sorted(options)}")
     leaves, in_tree = tree.flatten((tuple(primals), {}))
-    scaled = options.get("factorial_scaled", True)
     if len(primals) != len(series):
         raise TreeError(f"jet: there are {len(primals)} primals, but {len(series)} series")
     lengths = {len(terms) for terms in series}
@@ -74,7 +75,7 @@ def jet(fun: Callable[..., Any], primals: Sequence[Any], series: Sequence[Any], 
         for i, point in enumerate(points):
             first = as_value(point)
             rest = [as_value(c[i]).astype(first.dtype) for c in columns]
-            curves.append([first, *[div(c, _number(math.factorial(k) if scaled else 1, c)) for k, c in enumerate(rest, 1)]])
+            curves.append([first, *[div(c, _number(math.factorial(k) if factorial_scaled else 1, c)) for k, c in enumerate(rest, 1)]])
     for leaf in leaves:
         if aval_of(leaf).dtype not in dtypes.INEXACT:
             raise GradientError(f"jet needs arguments of floating dtype, got {aval_of(leaf)}")
@@ -83,7 +84,7 @@ def jet(fun: Callable[..., Any], primals: Sequence[Any], series: Sequence[Any], 
     order = len(curves[0]) - 1 if curves else 0
     outs = [_padded_series(o, order) for o in _run(program, curves, order)]
     value = tree.unflatten(flat.out_tree, [o[0] for o in outs])
-    scale = math.factorial if scaled else (lambda k: 1)
+    scale = math.factorial if factorial_scaled else (lambda k: 1)
     return value, tree.unflatten(flat.out_tree, [[mul(c, _number(scale(k), c)) for k, c in enumerate(o)][1:] for o in outs])
 
 

@@ -87,13 +87,13 @@ class StatefulPRNG:
         """Return independent generators as one with leading dimensions, to map over."""
         return StatefulPRNG(random.split(self.key(), num), new_ref(vnp.zeros(num, "int32")))
 
-    def spawn(self, num: int) -> list[StatefulPRNG]:
+    def spawn(self, n_children: int) -> list[StatefulPRNG]:
         """Return independent generators: those that `split` returns as one.
 
         >>> [round(float(child.uniform()), 3) for child in stateful_rng(0).spawn(2)]
         [0.072, 0.016]
         """
-        return [StatefulPRNG(key, new_ref(vnp.asarray(0))) for key in random.split(self.key(), num)]
+        return [StatefulPRNG(key, new_ref(vnp.asarray(0))) for key in random.split(self.key(), n_children)]
 
 
 def _sizes(size: Size, *parameters: Any) -> tuple[int, ...]:

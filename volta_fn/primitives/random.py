@@ -23,6 +23,7 @@ from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import bitcast_convert_type, convert_element_type
 from volta_fn.primitives.elementwise.selection import bitwise_or, lt, shift_left
 from volta_fn.primitives.formulas.ciphers import evaluate_philox_word, evaluate_threefry_word
+from volta_fn.settings import current
 
 # Random bits of keys of four words: counters enciphered by Philox-4x32.
 #
@@ -157,7 +158,33 @@ def random_bits(key_data: Any, shape: Sequence[int], bit_width: int = 32) -> Arr
     data = as_value(key_data)
     if _is_philox("random_bits", data):
         return philox_bits(data, canonical_shape(shape), checked_width(bit_width))
+    if not current.threefry_partitionable:
+        return _bits_of_halves(data, canonical_shape(shape), checked_width(bit_width))
     return bind(random_bits_p, data, shape=canonical_shape(shape), bit_width=bit_width)
+
+
+# Threefry's bits where `jax_threefry_partitionable` is off, the default of JAX before 0.5: a counter is enciphered with the one half of the
+# counters later, so that all bits depend on their number.
+
+
+def _words_of_halves(key_data: Array, count: int) -> Array:
+    """Return `count` words for each key of two words."""
+    half = (count + 1) // 2
+    counters = concatenate([iota(_UINT32, count), as_value(np.zeros(count % 2, _UINT32))], 0)
+    words = threefry2x32(*_words(key_data, 1), slice_in_dim(counters, 0, half), slice_in_dim(counters, half, 2 * half))
+    return slice_in_dim(concatenate(words, key_data.ndim - 1), 0, count, axis=key_data.ndim - 1)
+
+
+def _bits_of_halves(key_data: Array, shape: Shape, bit_width: int) -> Array:
+    size, axis = math.prod(shape), key_data.ndim - 1
+    words = _words_of_halves(key_data, -(-bit_width * size // 32))
+    if bit_width == 64:
+        high, low = (convert_element_type(slice_in_dim(words, i * size, (i + 1) * size, axis=axis), _UINT64) for i in (0, 1))
+        words = bitwise_or(shift_left(high, np.uint64(32)), low)
+    elif bit_width < 32:
+        parts = bitcast_convert_type(words, np.dtype(f"u{bit_width // 8}"))
+        words = slice_in_dim(reshape(parts, (*key_data.shape[:-1], -1)), 0, size, axis=axis)
+    return reshape(words, (*key_data.shape[:-1], *shape))
 
 
 # new keys from old
@@ -190,6 +217,8 @@ def random_split(key_data: Any, shape: Sequence[int]) -> Array:
     value, sizes = as_value(key_data), canonical_shape(shape)
     if _is_philox("random_split", value):
         return _from_threefry_pairs(random_split(_threefry_pairs(value), sizes), value.ndim - 1)
+    if not current.threefry_partitionable:
+        return reshape(_words_of_halves(value, 2 * math.prod(sizes)), (*value.shape[:-1], *sizes, 2))
     k1, k2 = _words(value, len(sizes))
     counts = reshape(iota(_UINT32, math.prod(sizes)), sizes)
     return _pair(*threefry2x32(k1, k2, np.uint32(0), counts))
@@ -255,7 +284,8 @@ def rng_bit_generator(
         return _with_counter_added(words, blocks), constrained(philox_bits(words, sizes, width), out_sharding)
     first, second, low, high = [index_in_dim(words, i, keepdims=False) for i in range(4)]
     one_time = concatenate([expand_dims(word, (0,)) for word in threefry2x32(first, second, high, low)], 0)
-    return _with_counter_added(words, 1), constrained(random_bits(one_time, sizes, width), out_sharding)
+    bits = bind(random_bits_p, one_time, shape=sizes, bit_width=width)
+    return _with_counter_added(words, 1), constrained(bits, out_sharding)
 
 
 def _with_counter_added(words: Array, steps: int) -> Array:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn import dtypes, lax
+from volta_fn import dtypes, lax, settings
 from volta_fn.core.arrays.array import Array, as_value
 from volta_fn.core.arrays.memory import constrained
 from volta_fn.core.aval import Shape, as_integer, canonical_shape, check_option
@@ -106,6 +106,8 @@ def _bound(name: str, value: Any) -> Array | np.ndarray:
         return host_value
     bound = as_value(value)
     if bound.dtype not in dtypes.INTEGERS:
+        if settings.current.permissive:  # JAX drops the fraction
+            return lax.convert_element_type(bound, dtypes.canonical(np.dtype(np.int64)))
         raise DTypeError(f"randint: {name} must be an integer, got {bound.aval}; convert it with astype")
     return bound
 
@@ -182,7 +184,8 @@ def exponential(key: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_s
 def gumbel(key: Any, shape: Sequence[int] = (), dtype: Any = None, mode: str | None = None, *, out_sharding: Any = None) -> Array:
     """Sample the standard Gumbel distribution: -log(-log(u)).
 
-    With mode "high" the uniform numbers have twice the bits, for rare large values; the default is "low". Raises `ArgumentError` for
+    With mode "high" the uniform numbers have twice the bits, for rare large values; the default is "low" unless the setting
+    `jax_high_dynamic_range_gumbel` is on. Raises `ArgumentError` for
     another mode.
 
     >>> vf.random.gumbel(vf.random.key(0), (2, 3)).shape
@@ -191,7 +194,8 @@ def gumbel(key: Any, shape: Sequence[int] = (), dtype: Any = None, mode: str | N
     data = single_key("gumbel", key)
     result_dtype = float_dtype("gumbel", dtype)
     info, sizes = dtypes.finfo(result_dtype), canonical_shape(shape)
-    if mode in (None, "low"):
+    mode = mode or ("high" if settings.current.high_dynamic_range_gumbel else "low")
+    if mode == "low":
         return constrained(-lax.log(-lax.log(uniform(data, sizes, result_dtype, info.tiny, 1.0))), out_sharding)
     if mode != "high":
         raise ArgumentError(f"gumbel: mode must be 'low' or 'high', got {mode!r}")

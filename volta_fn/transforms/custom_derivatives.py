@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.refs import Ref
 from volta_fn.core.staging import FlatFunction, check_callable, eval_jaxpr, function_name, hoist_tracers, trace_to_jaxpr
-from volta_fn.core.trace import bind
+from volta_fn.core.trace import SUBFUNCTION_CALLS, SubfunctionCall, bind
 from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError, UnsetRuleError
 from volta_fn.primitives.call import call_primitive
 from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_front
@@ -171,6 +171,42 @@ def _transpose_custom_jvp(cotangents: Sequence[Any], *args: Any, call_jaxpr: Clo
 custom_jvp_call_p = call_primitive(
     "custom_jvp_call", "call_jaxpr", jvp=_jvp_custom_jvp, transpose=_transpose_custom_jvp, batch=batch_custom_call(_BatchedJvpRule)
 )
+
+
+class Subfunction(NamedTuple):
+    """A function of arrays, as interpreters written for JAX call and transform it."""
+
+    call_wrapped: Callable[..., list[Any]]
+    debug_info: Any = None
+
+
+def _process_subfunctions(
+    method: Callable[..., list[Any]], primitive: Primitive, args: Sequence[Array], params: dict[str, Any]
+) -> Sequence[Any]:
+    """Pass a call's function, and its rule of primals and tangents, to a method."""
+    program, rule, captured = params["call_jaxpr"], params["rule"], params["num_captured"]
+
+    def jvp(*values: Any) -> list[Any]:
+        outs, out_tangents = rule(values[captured : len(args)], values[len(args) + captured :])
+        return [*outs, *out_tangents]
+
+    functions = Subfunction(lambda *xs: eval_jaxpr(program, *xs)), Subfunction(jvp)
+    return method(primitive, *functions, args, symbolic_zeros=rule.function.symbolic_zeros)
+
+
+def _bind_subfunctions(*args: Any, subfuns: tuple[Any, Any], symbolic_zeros: bool) -> list[Any]:
+    """Call a function with a rule, both of which an interpreter has transformed."""
+    function = custom_jvp(lambda *xs: list(subfuns[0].call_wrapped(*xs)))
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        outs = subfuns[1].call_wrapped(*primals, *tangents)
+        return list(outs[: len(outs) // 2]), list(outs[len(outs) // 2 :])
+
+    function.defjvp(jvp, symbolic_zeros)
+    return function(*args)
+
+
+SUBFUNCTION_CALLS["custom_jvp_call"] = SubfunctionCall("process_custom_jvp_call", _process_subfunctions, _bind_subfunctions)
 
 
 # `custom_vjp`: users' reverse derivatives, as a forward and a backward pass.

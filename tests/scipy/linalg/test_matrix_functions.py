@@ -5,7 +5,7 @@ import pytest
 import scipy.linalg
 
 import volta_fn as vf
-from volta_fn import errors
+from volta_fn import config, errors
 from volta_fn.scipy import linalg
 
 
@@ -65,6 +65,14 @@ def test_of_the_identity():
 def test_a_stack_is_refused():
     with pytest.raises(errors.ShapeError, match="map over a stack"):
         linalg.funm(np.zeros((2, 3, 3), np.float32), vf.numpy.exp)
+
+
+@pytest.mark.parametrize("x", [np.zeros((2, 2)), np.zeros((3, 2, 2)), 1e-30 * np.eye(2), np.array([[0.0, np.inf], [0.0, 0.0]])])
+def test_exponentials_of_zeros_are_finite_throughout(x):
+    x = x.astype(np.float32)
+    with config.debug_infs(np.isfinite(x).all()):
+        result = np.asarray(linalg.expm(x))
+    np.testing.assert_array_equal(result, np.broadcast_to(np.eye(2) if np.isfinite(x).all() else np.nan, x.shape))
 
 
 @pytest.mark.parametrize("function", [linalg.expm, lambda a: linalg.expm_frechet(a, a)])

@@ -345,17 +345,14 @@ class PartitionSpec:
         """Return the number of dimensions with an entry."""
         return self.partitions.count(value)
 
-    def update(self, **changes: Any) -> PartitionSpec:
+    def update(self, partitions: Sequence[Any] | None = None, unreduced: Any = None, reduced: Any = None) -> PartitionSpec:
         """Return a spec with other `partitions`, `unreduced` or `reduced` axes.
 
         >>> vf.P("data").update(partitions=("data", None))
         P('data', None)
         """
-        fields = {"partitions": self.partitions, "unreduced": self.unreduced, "reduced": self.reduced}
-        if unknown := changes.keys() - fields.keys():
-            raise ArgumentTypeError(f"a PartitionSpec has no {sorted(unknown)}; it has {sorted(fields)}")
-        partitions, *axes = (fields | changes).values()
-        return PartitionSpec(*partitions, unreduced=axes[0], reduced=axes[1])
+        axes = [own if new is None else new for new, own in ((unreduced, self.unreduced), (reduced, self.reduced))]
+        return PartitionSpec(*(self.partitions if partitions is None else partitions), unreduced=axes[0], reduced=axes[1])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PartitionSpec) and self.partitions == other.partitions

@@ -41,12 +41,19 @@ from volta_fn.primitives.elementwise import arithmetic
 from volta_fn.primitives.elementwise.cast import convert_element_type
 
 
-def ds(start: Any, size: int, stride: int = 1) -> slice | Array:
+def ds(start: Any, size: int | None = None, stride: int | None = None) -> slice | Array:
     """Return an index for `size` elements from `start`, which may be traced.
+
+    They are `stride` apart. Without a size there are `start` elements from the first; None stands for all elements.
 
     >>> vf.numpy.arange(10)[ds(2, 3)]
     Array([2, 3, 4], dtype=int32)
     """
+    if start is None:
+        return slice(None)
+    if size is None:
+        start, size = 0, start
+    stride = 1 if stride is None else stride
     if isinstance(start, (int, np.integer)):
         return slice(int(start), int(start) + size * stride, stride)
     first = as_value(start)

@@ -199,7 +199,7 @@ def integer_pow(x: Any, y: int) -> Array:
     if y == 1:
         return value
     if y < 0 and value.dtype in dtypes.INTEGERS:
-        raise ArgumentError(f"integers to the negative power {y} are no integers; convert the base to a floating dtype first")
+        raise ArgumentError(f"Integers cannot be raised to negative powers, got {y}; convert the base to a floating dtype first")
     return _integer_pow(value, y=y)
 
 

@@ -253,7 +253,7 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
         return matrix
     coefficients, largest = _PADE[matrix.dtype.itemsize // (2 if matrix.dtype.kind == "c" else 1)]
     norm = matrix_norm(lax.stop_gradient(matrix), keepdims=True, ord=1)
-    times = lax.max(lax.ceil(lax.log2(lax.div(norm, full_like_scalar(norm, largest)))), full_like_scalar(norm, 0))
+    times = lax.ceil(lax.log2(lax.max(lax.div(norm, full_like_scalar(norm, largest)), full_like_scalar(norm, 1))))
     scaled = lax.mul(matrix, lax.convert_element_type(lax.exp2(lax.neg(times)), matrix.dtype))
     result = _squared(_pade(scaled, coefficients, upper_triangular), times, most)
     return lax.select(lax.le(times, full_like_scalar(times, most)), result, full_like_scalar(result, np.nan))
