@@ -477,9 +477,10 @@ _OTHER_MACHINES = ("mosaic", "triton", "cudnn", "tpu", "debugger", "test", "fuse
 
 
 def private_names(surface: dict[str, list[Name]]) -> str:
-    """Return the table of the public objects that JAX's private modules define, and of those that they import from each other.
+    """Return the table of public objects that JAX's private modules define.
 
-    Those that are here by their public names have the same object by the private ones. `PRIVATE` is empty meanwhile.
+    It has those that they import from each other, too. Those that are here by their public names have the same object by the private ones.
+    `PRIVATE` is empty meanwhile.
     """
     PRIVATE.write_text(_PRIVATE_HEAD)
     public: dict[int, list[tuple[str, str]]] = {}

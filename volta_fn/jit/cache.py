@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class JitOptions(NamedTuple):
-    """Options of `jit`: static and donated arguments by position and name, and a device."""
+    """Options of `jit`: static and donated arguments, and a device."""
 
     argnums: frozenset[int]
     argnames: frozenset[str]

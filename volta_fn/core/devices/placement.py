@@ -419,7 +419,7 @@ def constrained_function(
 
 
 def single_device_of(shardings: Any) -> Device | None:
-    """Return the device that shardings, a pytree, have alone; None for those of meshes.
+    """Return the one device that shardings name; None for meshes.
 
     Raises `DeviceError` if they have several.
     """
