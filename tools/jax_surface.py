@@ -477,9 +477,10 @@ _OTHER_MACHINES = ("mosaic", "triton", "cudnn", "tpu", "debugger", "test", "fuse
 
 
 def private_names(surface: dict[str, list[Name]]) -> str:
-    """Return the table of the public objects that JAX's private modules define.
+    """Return the table of public objects that JAX's private modules define.
 
-    Those that are here by their public names have the same object by the private ones. `PRIVATE` is empty meanwhile.
+    It has those that they import from each other, too. Those that are here by their public names have the same object by the private ones.
+    `PRIVATE` is empty meanwhile.
     """
     PRIVATE.write_text(_PRIVATE_HEAD)
     public: dict[int, list[tuple[str, str]]] = {}
@@ -502,12 +503,32 @@ def private_names(surface: dict[str, list[Name]]) -> str:
             with contextlib.suppress(Exception):  # a name that is not here
                 if home and not isinstance(getattr(here(home), original), type(Refused)) and not _has(path, name):
                     homes.setdefault(home, []).append(name if name == original else f"{name}={original}")
+        names = [name.partition("=")[0] for items in homes.values() for name in items]
+        for name in sorted({*_bound(Path(str(module.__file__)))}.intersection(vars(module)) - {*names}):
+            value = vars(module)[name]
+            home, original = _origin(name, value)
+            if not home:
+                home, original = str(getattr(value, "__module__", "")), str(getattr(value, "__name__", ""))
+                if not home.startswith("jax._src.") or home == path or getattr(sys.modules.get(home), original, None) is not value:
+                    continue
+            if home.startswith("jax") and not _has(home, original):  # in a private module that this table is to have
+                home, original = public.get(id(value), [("", "")])[0]
+            with contextlib.suppress(Exception):
+                is_here = not home.startswith("jax") or not isinstance(getattr(here(home), original), type(Refused))
+                if home and is_here and not isinstance(value, ModuleType) and not _has(path, name):
+                    homes.setdefault(home, []).append(name if name == original else f"{name}={original}")
         if homes:
             parents = [path[:k] for k, letter in enumerate(path) if letter == "."][2:]
             table += [f"{parent}\n" for parent in parents if parent not in packages]
             packages.update([*parents, path])
             table += [f"{path}\n", *[f"    {home}: {' '.join(items)}\n" for home, items in sorted(homes.items())]]
     return "".join(table)
+
+
+def _bound(source: Path) -> list[str]:
+    """Return the names that a module's source defines or imports."""
+    imports = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.ImportFrom)]
+    return [*_defined(source), *[alias.asname or alias.name for node in imports for alias in node.names]]
 
 
 def _defined(source: Path) -> list[str]:

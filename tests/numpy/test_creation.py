@@ -301,6 +301,24 @@ def test_foreign_byte_order_is_read_by_value():
     assert vnp.asarray(x.astype(x.dtype.newbyteorder("S"))).tolist() == [0, 1, 2]
 
 
+def test_operators_are_left_to_objects_that_answer_for_every_name() -> None:
+    class Operator:
+        def __getattr__(self, name):
+            return lambda *arguments: NotImplemented  # also as __jax_array__
+
+        def __rmul__(self, other):
+            return "times", other
+
+        __radd__ = __rsub__ = __rtruediv__ = __rmatmul__ = __rpow__ = __rmul__
+
+    x, operator = vnp.ones(2), Operator()
+    for result in (x * operator, x + operator, x - operator, x / operator, x @ operator, x**operator):
+        assert result[0] == "times" and result[1] is x
+    assert isinstance(vf.jit(lambda x: (x * operator)[1])(x), vf.Array)
+    with pytest.raises(TypeError):
+        x % operator
+
+
 def test_objects_that_know_themselves_as_arrays():
     class Wrapped:
         def __jax_array__(self):

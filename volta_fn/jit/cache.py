@@ -52,12 +52,13 @@ if TYPE_CHECKING:
 
 
 class JitOptions(NamedTuple):
-    """Options of `jit`: positions and names of static and of donated arguments."""
+    """Options of `jit`: static and donated arguments, and a device."""
 
     argnums: frozenset[int]
     argnames: frozenset[str]
     donate_argnums: frozenset[int]
     donate_argnames: frozenset[str]
+    device: Device | None = None
 
     @property
     def has_static(self) -> bool:
@@ -65,7 +66,7 @@ class JitOptions(NamedTuple):
         return bool(self.argnums or self.argnames)
 
 
-_NO_OPTIONS = JitOptions(*[frozenset[Any]()] * 4)
+_NO_OPTIONS = JitOptions(frozenset(), frozenset(), frozenset(), frozenset())
 
 
 class ArgumentsKey(NamedTuple):

@@ -106,9 +106,10 @@ def jit(
         donate_argnums, donate_argnames: arguments whose memory the program may reuse; they cannot be used afterwards.
         inline: accepted for compatibility; nested jitted functions are always compiled into their caller.
         in_shardings, out_shardings: how positional arguments that are not static, and results, are split between devices, as for
-            `lax.with_sharding_constraint`.
+            `lax.with_sharding_constraint`; a `SingleDeviceSharding` is a `device`.
         keep_unused, compiler_options: accepted for compatibility.
-        device, backend: a device or a platform that exists, accepted for compatibility; a program runs where its arguments are.
+        device, backend: the device that calls run on, or a platform for its first device; arguments elsewhere are copied. Without them, a
+            program runs where its arguments are. Inside another jitted function they have no effect.
 
     Returns:
         a function like `fun`, with `trace(*args)` and `lower(*args)` to inspect the program (`volta_fn.stages`), `eval_shape(*args)`,
@@ -117,7 +118,7 @@ def jit(
     Raises:
         ConcretizationError: `fun` needs the value of an argument that is not static.
         UnhashableStaticError: a static argument is not hashable.
-        DeviceError: there is no such `device` or `backend`. ArgumentError: both are passed.
+        DeviceError: there is no such `device` or `backend`, or shardings name several devices. ArgumentError: both are passed.
 
     >>> square = vf.jit(lambda x: x * x)
     >>> square(vf.numpy.arange(3.0))
@@ -125,10 +126,10 @@ def jit(
     """
     if device is not None and backend is not None:
         raise ArgumentError(f"jit: pass either a device or a backend, got device={device!r} and backend={backend!r}")
-    if device is not None:
-        find_device(device)
     if backend is not None:
-        local_devices(backend=backend)
+        device = local_devices(backend=backend)[0]
+    elif device is not None:
+        device = find_device(device)
     if fun is None:
         return functools.partial(
             jit,
@@ -138,6 +139,7 @@ def jit(
             donate_argnames=donate_argnames,
             in_shardings=in_shardings,
             out_shardings=out_shardings,
+            device=device,
         )
     check_callable(fun, "jit")
     if isinstance(fun, staticmethod):
@@ -150,7 +152,11 @@ def jit(
         )
     options = resolve_options(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)
     if in_shardings is not None or out_shardings is not None:
-        fun = load("volta_fn.core.devices.placement").constrained_function(fun, in_shardings, out_shardings, options.argnums)
+        placement = load("volta_fn.core.devices.placement")
+        device = device or placement.single_device_of((in_shardings, out_shardings))
+        fun = placement.constrained_function(fun, in_shardings, out_shardings, options.argnums)
+    if device is not None:
+        options = options._replace(device=device)
     return PjitFunction(fun, options, shared_cache(fun, options))
 
 
@@ -332,7 +338,7 @@ class PjitFunction(JittedFunction, Generic[P, R_co]):
         if constraints_of(traced.jaxpr) or any(v.device.sharding is not None for v in values) or devices_of(traced.jaxpr):
             run = SHARDED.sharded_program(traced, values)
         else:
-            device = common_device(values)
+            device = self._options.device or common_device(values)
             run = compiled_once(traced, device)
             if any(v.device is not device for v in values):
                 return run(on_device(values, device))
@@ -384,7 +390,7 @@ class PjitFunction(JittedFunction, Generic[P, R_co]):
                 raise
             return self._switch_to_ref_passing(used.refs).trace(args, kwargs)
         traced.donate(request.donated(), request.in_tree)
-        device = current_default_device() if any(shardings) else _device_of(request.leaves)
+        device = current_default_device() if any(shardings) else self._options.device or _device_of(request.leaves)
         public: PublicTraced = load("volta_fn.jit.stages").Traced(traced, request.in_tree, device)
         return public
 

@@ -176,6 +176,31 @@ def test_a_lowered_function_is_for_the_device_of_what_it_was_lowered_for(second:
         f.lower(y, y).compile()(y, x)
 
 
+def test_jit_runs_on_the_device_that_it_is_given(second: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module._devices_by_platform, "cpu", vf.devices("cpu"))
+    vf.set_cpu_devices(2)
+    here, there = jnp.arange(3.0), vf.device_put(np.arange(3.0, dtype="float32"), vf.devices("cpu")[1])
+    only, other = (vf.sharding.SingleDeviceSharding(d) for d in (second, vf.devices("cpu")[1]))
+    for options in (
+        {"device": second},
+        {"backend": "other"},
+        {"in_shardings": only},
+        {"out_shardings": only},
+        {"in_shardings": (only, None)},
+    ):
+        f = vf.jit(lambda x, y: x + y + jnp.ones(3), **options)
+        for x in (here, there, vf.device_put(here, second)):
+            for result in (f(x, here), f(x, there), f.lower(here, here).compile()(here, here), vf.jvp(f, (x, x), (x, x))[1]):
+                assert result.device is second
+            np.testing.assert_array_equal(f(x, here), [1.0, 3.0, 5.0])
+            np.testing.assert_array_equal(vf.grad(lambda x, f=f: f(x, x).sum())(x), [2.0, 2.0, 2.0])
+        assert f.lower(here, here).compile().input_shardings[0][0].device is second
+    assert vf.jit(lambda x: x * 2, backend="cpu")(there).device is vf.devices("cpu")[0]
+    assert vf.jit(device=second)(lambda x: x * 2)(here).device is second
+    with pytest.raises(DeviceError, match="one device, but its shardings name cpu:1, other:0"):
+        vf.jit(lambda x: x, in_shardings=only, out_shardings=other)
+
+
 def test_the_environment_chooses_the_default() -> None:
     code = "import volta_fn as vf; print(vf.numpy.ones(1).device)"
 

@@ -418,6 +418,20 @@ def constrained_function(
     return constrained
 
 
+def single_device_of(shardings: Any) -> Device | None:
+    """Return the one device that shardings name; None for meshes.
+
+    Raises `DeviceError` if they have several.
+    """
+    leaves = [leaf if isinstance(leaf, Device) else getattr(leaf, "sharding", leaf) for leaf in tree.leaves(shardings)]
+    devices = {leaf.device if isinstance(leaf, SingleDeviceSharding) else leaf for leaf in leaves}
+    if not all(isinstance(d, Device) and d.sharding is None for d in devices):
+        return None
+    if len(devices) > 1:
+        raise DeviceError(f"jit: a program runs on one device, but its shardings name {', '.join(sorted(map(str, devices)))}")
+    return devices.pop() if devices else None
+
+
 def sharding_for(placement: Any) -> Sharding:
     """Resolve a placement to a sharding.
 

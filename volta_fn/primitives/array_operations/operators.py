@@ -130,10 +130,12 @@ def power_of_promoted(base: Array, exponent: Array, y: Any) -> Array:
 def _of_object(apply: Callable[[Any], Any], other: Any, raising: bool) -> Any:
     """Apply an operator to an object that converts to an array.
 
-    It is left to other objects, unless their type has none for arrays.
+    It is left to other objects, unless their type has none for arrays. Some have `__jax_array__` as they have every name, and return
+    NotImplemented.
     """
     if hasattr(other, "__jax_array__"):
-        return apply(as_value(other))
+        value = other.__jax_array__()
+        return apply(value) if isinstance(value, _OPERANDS) else NotImplemented
     return refused_operand(other) if raising or type(other) is dict else NotImplemented
 
 
