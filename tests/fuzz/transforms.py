@@ -562,7 +562,8 @@ def check(
     only: str | None = None,
 ) -> tuple[int, list[str]]:
     """Compare the programs of seeds; return how many there were, and reports of what differs."""
-    count, reports, errors = 0, [], set()
+    count, errors = 0, set()
+    reports: list[str] = []
     for seed in seeds:
         for number, program in enumerate(drawn(seed, chains, only)):
             if time.monotonic() > until:

@@ -523,7 +523,7 @@ def backward_pass(
 
 @contextmanager
 def positions_in(backward: bool) -> Iterator[None]:
-    """Mark that a backward pass is running, which sets the position, or a user's rule in it, which has its own; restore both."""
+    """Mark that a backward pass, or a rule in it, is running; restore the position."""
     position_token, backward_token = current_position.set(current_position.get() if backward else None), in_backward_pass.set(backward)
     try:
         yield
