@@ -151,7 +151,7 @@ def _forward(function: Any, selected: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def grad(function: Any, argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """Return the gradient by forward mode; by reverse mode where that is refused."""
+    """Return the gradient by forward mode; by reverse mode where that is refused, and of trees."""
 
     def gradient(*arguments: Any) -> Any:
         positions = (argnums,) if isinstance(argnums, int) else argnums
@@ -162,6 +162,8 @@ def grad(function: Any, argnums: int | tuple[int, ...] = 0) -> Callable[..., Any
                 values[position] = value
             return function(*values)
 
+        if any(isinstance(arguments[i], (dict, tuple)) for i in positions):
+            return vf.grad(function, argnums)(*arguments)
         try:
             result = _forward(of_selected, tuple([arguments[i] for i in positions]))
         except GradientError:
