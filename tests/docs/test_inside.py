@@ -16,6 +16,6 @@ def test_the_examples_give_what_the_page_says(capsys: Any) -> None:
     printed = capsys.readouterr().out
     assert names["explanation"].steps
     assert "invalid value (nan) encountered in mul in 3 of 3 elements of the result, first at index (0,)" in printed
-    assert "in the backward pass: the line below is that of the forward computation whose gradient this is" in printed
+    assert "in the backward pass: the line below is that of the forward computation whose gradient this is, or of a rule for it" in printed
     assert "it became infinite in div at inside.md" in printed
     assert "0 differ" in printed and "key reuse" in printed and "train 9" in printed

@@ -36,6 +36,14 @@ def _arrays(values: Any, like: Any = None) -> Any:
     return tree.map(jnp.asarray, values) if like is None else tree.map(lambda x, y: jnp.asarray(x, y.dtype), values, like)
 
 
+def _initial(carry: Any, step: Callable[[Any], Any]) -> Any:
+    """Return a carry as arrays, Python's numbers of the dtypes that a step gives them."""
+    if all(hasattr(x, "dtype") for x in tree.leaves(carry)):
+        return carry
+    types = vf.eval_shape(step, carry)
+    return tree.map(lambda x, t: x if hasattr(x, "dtype") else jnp.asarray(x, jnp.result_type(x, t.dtype)), carry, types)
+
+
 def _stacked(values: Sequence[Any], axis: int = 0) -> Any:
     return tree.map(lambda *xs: jnp.stack(xs, axis), *values)
 
@@ -44,7 +52,8 @@ def scan(step: Any, carry: Any, rows: Any = None, length: int | None = None, rev
     """Run the steps of a scan one after another."""
     leaves = tree.leaves(rows)
     count = length if length is not None else leaves[0].shape[0]
-    carry, outs = _arrays(carry), {}
+    types = tree.map(lambda x: vf.ShapeDtypeStruct(x.shape[1:], x.dtype), rows)
+    carry, outs = _initial(carry, lambda c: step(c, tree.map(lambda t: jnp.zeros(t.shape, t.dtype), types))[0]), {}
     for i in reversed(range(count)) if reverse else range(count):
         new, outs[i] = step(carry, tree.map(lambda x, i=i: x[i], rows))
         carry = _arrays(new, carry)
@@ -56,7 +65,7 @@ def scan(step: Any, carry: Any, rows: Any = None, length: int | None = None, rev
 
 def while_loop(condition: Callable[[Any], Any], step: Callable[[Any], Any], carry: Any) -> Any:
     """Run the steps of a loop; where the condition is traced, as many as any loop has, and keep the carry once it has ended."""
-    carry = _arrays(carry)
+    carry = _initial(carry, step)
     for _ in range(_MOST_STEPS):
         goes_on = condition(carry)
         concrete = _concrete(goes_on)
@@ -92,8 +101,10 @@ def cond(condition: Any, yes: Any, no: Any, *operands: Any) -> Any:
     return _arrays((yes if concrete else no)(*operands))
 
 
-def vmap(function: Any, in_axes: Any = 0, out_axes: int = 0) -> Callable[..., Any]:
-    """Return a function that evaluates one example after another."""
+def vmap(function: Any, in_axes: Any = 0, out_axes: int = 0, **options: Any) -> Callable[..., Any]:
+    """Return a function that evaluates one example after another, unless it has a named axis or axes of leaves."""
+    if options or any(isinstance(axis, dict) for axis in (in_axes if isinstance(in_axes, tuple) else (in_axes,))):
+        return vf.vmap(function, in_axes, out_axes, **options)
 
     def mapped(*arguments: Any) -> Any:
         axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(arguments)
@@ -140,7 +151,7 @@ def _forward(function: Any, selected: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def grad(function: Any, argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """Return the gradient by forward mode; by reverse mode where that is refused."""
+    """Return the gradient by forward mode; by reverse mode where that is refused, and of trees."""
 
     def gradient(*arguments: Any) -> Any:
         positions = (argnums,) if isinstance(argnums, int) else argnums
@@ -151,6 +162,8 @@ def grad(function: Any, argnums: int | tuple[int, ...] = 0) -> Callable[..., Any
                 values[position] = value
             return function(*values)
 
+        if any(isinstance(arguments[i], (dict, tuple)) for i in positions):
+            return vf.grad(function, argnums)(*arguments)
         try:
             result = _forward(of_selected, tuple([arguments[i] for i in positions]))
         except GradientError:

@@ -8,10 +8,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import volta_fn as vf
+import volta_fn.numpy as jnp
 from tests.fuzz import transform_blocks as blocks
+from tests.fuzz import transform_calls as calls
 from tests.fuzz import transforms
 from tests.fuzz.test_lowering import first_seed
 from tests.stress.amount import rounds
@@ -64,6 +67,9 @@ def test_programs_are_read_as_they_are_written() -> None:
         (blocks.functions, "grad", transpose_rules, "mul"),
         (blocks.attention, "vmap", batching_rules, "attention"),
         (blocks.updates, "grad", transpose_rules, "dynamic_update_slice"),
+        (calls.called, "vmap", batching_rules, "pure_callback"),
+        (calls.recomputed, "grad", transpose_rules, "mul"),
+        (calls.compiled, "vmap", batching_rules, "scan"),
     ],
     ids=lambda value: getattr(value, "__name__", value if isinstance(value, str) else "batch" if value is batching_rules else "transpose"),
 )
@@ -71,7 +77,6 @@ def test_planted_mistakes_are_found(
     block: Callable[[Any], str], chain: str, table: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rule whose results are one percent too large."""
-    monkeypatch.setattr(transforms, "BLOCKS", {block: 1})
     primitive = PRIMITIVES[name]
     rule = table.get(primitive, primitive.transpose if table is transpose_rules else primitive.batch)
     enlarged = lambda x: x * 1.01 if isinstance(x, vf.Array) and x.dtype == "float64" else x
@@ -85,7 +90,7 @@ def test_planted_mistakes_are_found(
 
     way = transforms.WAYS[0]
     for seed in range(200):
-        program = next((replace(p, chain=(chain,)) for p in transforms.drawn(seed, 1) if p.lines), None)
+        program = next((replace(p, chain=(chain,)) for p in transforms.drawn(seed, 1, block.__name__) if p.lines), None)
         if program is None:
             continue
         with monkeypatch.context() as planted:
@@ -96,6 +101,29 @@ def test_planted_mistakes_are_found(
             assert transforms.fault(program, way) is None
             return
     raise AssertionError("no program shows the mistake")
+
+
+@pytest.mark.parametrize("dtype, error", [("bfloat16", 0.1), ("float16", 0.02), ("float32", 1e-5), ("float64", 1e-13)])
+def test_errors_of_more_than_last_digits_are_found(dtype: str, error: float) -> None:
+    program = transforms.Program.parse(f"x0 = normal(0, (3,), '{dtype}')\nv0 = jnp.sin(x0)\nreturn v0\nthen vmap")
+    (right,) = transforms.run(program, transforms.WAYS[0])
+    reference = transforms.Reference(program)
+    assert reference.difference([right]) is None
+    wrong = right + np.asarray(error, right.dtype)
+    assert (reference.difference([wrong]) or "").startswith("result 0")
+
+
+def test_a_refusal_is_a_difference_unless_jax_refuses() -> None:
+    pytest.importorskip("jax")
+    program = transforms.Program.parse("x0 = normal(0, (3,))\nv0 = T.power(x0, 3)\nreturn v0\nthen jacrev")
+    way = transforms.WAYS[0]
+    assert transforms.fault(program, way) is None
+    refuses = lambda *_: jnp.zeros(2).reshape(3)
+    with pytest.MonkeyPatch.context() as planted:
+        planted.setattr(transforms.OURS["T"], "power", refuses)
+        assert "ShapeError" in (transforms.fault(program, way) or "")
+    wrong = transforms.Program.parse("x0 = normal(0, (3,))\nv0 = x0.reshape(2)\nreturn v0\nthen")
+    assert transforms.fault(wrong, way) is None
 
 
 def test_programs_give_the_same_from_several_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ class Dot:
     ("method", "shapes"),
     [
         ("sequential", [((4,), (4,))] * 3),
+        ("sequential_unrolled", [((4,), (4,))] * 3),
         ("expand_dims", [((3, 4), (1, 4))]),
         ("broadcast_all", [((3, 4), (3, 4))]),
         ("legacy_vectorized", [((3, 4), (4,))]),
@@ -128,7 +129,7 @@ def test_derivatives_are_refused_or_given_by_a_rule() -> None:
 def test_vmap_needs_a_method() -> None:
     with pytest.raises(ArgumentError, match="vmap_method"):
         vf.vmap(lambda x: vf.pure_callback(np.sin, SCALAR, x))(WEIGHTS)
-    with pytest.raises(ArgumentError, match="'sequential', 'expand_dims'"):
+    with pytest.raises(ArgumentError, match="'sequential', 'sequential_unrolled', 'expand_dims'"):
         vf.pure_callback(np.sin, SCALAR, 1.0, vmap_method="somehow")
 
 

@@ -10,7 +10,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import dtypes, lax
-from volta_fn.errors import GradientError, ShapeError, TracerBoolError, TreeError
+from volta_fn.errors import GradientError, NonFiniteError, ShapeError, TracerBoolError, TreeError
 
 ROWS = np.array([[0.3, -0.7], [1.1, 0.5], [2.0, -1.5]])
 
@@ -340,3 +340,22 @@ def test_python_numbers_stay_numbers_outside_of_programs() -> None:
         np.testing.assert_array_equal(mapped, [3.0 * expected] * 2)
         np.testing.assert_array_equal(vf.vmap(lambda x, n=count: first(x, n))(x[None]), 2.0 * x[None, :count])
     assert {kind for _, kind in kinds} == {int} and {place for place, _ in kinds} == {"function", "forward", "backward"}
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, vf.checkpoint, vf.jit])
+@pytest.mark.parametrize("mapped", [lambda f: vf.vmap(vf.grad(f)), lambda f: vf.grad(lambda x: vf.vmap(f)(x).sum()), vf.grad])
+def test_errors_name_the_lines_of_a_backward_rule(wrap: Any, mapped: Any) -> None:
+    """They named the line that called the function."""
+
+    def back(x: vf.Array, g: vf.Array) -> tuple[vf.Array]:
+        infinite = g / (x * 0.0)
+        return (infinite - infinite,)
+
+    root = vf.custom_vjp(lambda x: jnp.sqrt(x))
+    root.defvjp(lambda x: (jnp.sqrt(x), x), back)
+    with vf.debug_nans(), pytest.raises(NonFiniteError) as raised:
+        mapped(wrap(lambda x: root(x).sum()))(jnp.ones((2, 3)))
+    first, location = back.__code__.co_firstlineno, raised.value.location
+    assert location is not None
+    assert (location.function.rpartition(".")[2], location.lineno) == ("back", first + 2)
+    assert f":{first + 1} (" in str(raised.value)

@@ -499,7 +499,7 @@ def ffi_call(
         target_name: the name of `register_ffi_target`, which may follow later.
         result_shape_dtypes: a description of the result, or a sequence of such.
         has_side_effect: whether the call must run even if its results are unused.
-        vmap_method: what `vmap` does, as for `pure_callback`; "sequential_unrolled" is "sequential".
+        vmap_method: what `vmap` does, as for `pure_callback`.
         input_layouts: for each operand the axes from the outermost one in memory on, or None for the order of rows.
         output_layouts: the same of the results.
         input_output_aliases: numbers of operands, and those of the results that begin as them and share their buffer.
@@ -512,7 +512,6 @@ def ffi_call(
         raise UnsupportedError("ffi_call: only the interface of custom_call_api_version=4 is there; register a function with api_version=1")
     is_single = hasattr(result_shape_dtypes, "dtype")
     results = [result_shape_dtypes] if is_single else list(result_shape_dtypes)
-    method = "sequential" if vmap_method == "sequential_unrolled" else vmap_method
     output_orders = _orders("output_layouts", [output_layouts] if is_single else output_layouts, len(results))
     aliases = dict(input_output_aliases or {})
 
@@ -528,7 +527,7 @@ def ffi_call(
         if has_side_effect:
             outs = io_callback(host, results, *args)
         else:
-            outs = pure_callback(host, results, *args, vmap_method=method)
+            outs = pure_callback(host, results, *args, vmap_method=vmap_method)
         return outs[0] if is_single else type(result_shape_dtypes)(outs) if isinstance(result_shape_dtypes, (list, tuple)) else outs
 
     return call

@@ -101,7 +101,7 @@ def refused(name: str, primitive: Primitive, operands: Sequence[Any], on_host: C
             for i in iterations.get()
         ],
         *(
-            ["in the backward pass: the line below is that of the forward computation whose gradient this is"]
+            ["in the backward pass: the line below is that of the forward computation whose gradient this is, or of a rule for it"]
             if in_backward_pass.get()
             else []
         ),

@@ -233,7 +233,7 @@ _SCAN = deferred("volta_fn.primitives.scan")
 
 Avals = tuple[ShapedArray, ...]
 _ARRAYS = (Array, np.ndarray, np.generic, bool, int, float, complex)
-VMAP_METHODS = ("sequential", "expand_dims", "broadcast_all", "legacy_vectorized")
+VMAP_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized")
 
 
 def _call(callback: Callable[..., Any], args: Sequence[Any], name: str) -> Any:
@@ -316,7 +316,7 @@ def _batch(
     settings: dict[str, Any] = {"callback": callback, "vmap_method": vmap_method}
     front = to_front(args, dims)
     stacked = [d is not None for d in dims]
-    if vmap_method == "sequential":
+    if vmap_method in ("sequential", "sequential_unrolled"):
         outs = _one_by_one(front, stacked, axis.size, functools.partial(bind, pure_callback_p, result_avals=result_avals, **settings))
     else:
         fill = axis.size if vmap_method == "broadcast_all" else 1
@@ -362,8 +362,8 @@ def pure_callback(
     Args:
         callback: called with arrays in the structure of `args` and `kwargs`.
         result_shape_dtypes: a pytree of objects with `shape` and `dtype`, which the result must match.
-        vmap_method: what `vmap` does: "sequential" calls once per example, "expand_dims" once with unmapped arguments given a leading
-            dimension of 1, "broadcast_all" once with all arguments stacked.
+        vmap_method: what `vmap` does: "sequential" or "sequential_unrolled" calls once per example, "expand_dims" once with unmapped
+            arguments given a leading dimension of 1, "broadcast_all" once with all arguments stacked.
 
     Raises:
         CallbackError: the function raised, or its result does not match.

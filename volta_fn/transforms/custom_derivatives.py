@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -22,6 +23,7 @@ from volta_fn.primitives.call import call_primitive
 from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_front
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.settings import current as settings
+from volta_fn.source import is_internal
 from volta_fn.transforms.custom_call import CustomFunction, UserRule, as_tangent, batch_custom_call, check_captured, checked_outputs
 from volta_fn.transforms.differentiation import (
     backward_pass,
@@ -30,6 +32,7 @@ from volta_fn.transforms.differentiation import (
     marked,
     merge,
     nonzero_marks,
+    positions_in,
     split_tangents,
     with_zeros,
 )
@@ -311,7 +314,8 @@ class VjpRule(UserRule):
         bwd: Any = self.function.bwd
         if not self.function.symbolic_zeros:
             cotangents = [instantiate(c) for c in cotangents]
-        result = bwd(*fixed, residuals, tree.unflatten(self.out_tree, cotangents))
+        with nullcontext() if is_internal(getattr(bwd, "__module__", None) or "volta_fn") else positions_in(backward=False):
+            result = bwd(*fixed, residuals, tree.unflatten(self.out_tree, cotangents))
         args = tree.unflatten(self.in_tree, list(range(len(avals))))
         if not isinstance(result, (tuple, list)) or len(result) != len(args):
             actual = f"{len(result)} of them" if isinstance(result, (tuple, list)) else type(result).__name__

@@ -487,7 +487,7 @@ def transpose_linear_program(program: ClosedJaxpr, cotangents: Sequence[Any]) ->
     """
     jaxpr = program.jaxpr
     values: dict[Var, Any] = dict(zip(jaxpr.constvars, program.consts, strict=True))
-    with _backward_positions():
+    with positions_in(backward=True):
         pending = _transpose_equations(jaxpr, values, cotangents, NO_TOTALS)
     return [_cotangent(pending, v) for v in jaxpr.invars]
 
@@ -505,7 +505,7 @@ def backward_pass(
     values: dict[Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     values.update((v, a) for v, a, is_linear in zip(jaxpr.invars, args, linear, strict=True) if not is_linear)
     constrain(values, jaxpr.invars, jaxpr.shardings)
-    with _backward_positions():
+    with positions_in(backward=True):
         # First the equations whose operands all have values.
         process = current_trace().process
         for eqn in jaxpr.eqns:
@@ -522,9 +522,9 @@ def backward_pass(
 
 
 @contextmanager
-def _backward_positions() -> Iterator[None]:
-    """Mark that a backward pass is running; restore the position, which it sets."""
-    position_token, backward_token = current_position.set(current_position.get()), in_backward_pass.set(True)
+def positions_in(backward: bool) -> Iterator[None]:
+    """Mark that a backward pass, or a rule in it, is running; restore the position."""
+    position_token, backward_token = current_position.set(current_position.get() if backward else None), in_backward_pass.set(backward)
     try:
         yield
     finally:

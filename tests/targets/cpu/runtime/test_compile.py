@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import RoutineKey
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
+from volta_fn.runtime.llvm.text import SharedFunction
+from volta_fn.runtime.threads import on_own_thread
 from volta_fn.targets.cpu.matmul import dot_general
 from volta_fn.targets.cpu.routine import Routine, RoutineWriter
 from volta_fn.targets.cpu.runtime import artifact, compile
@@ -92,6 +95,34 @@ def test_one_that_cannot_be_compiled_is_tried_again(compiled: list[str], monkeyp
         library.load([product(48, 40, COLUMNS)])
     monkeypatch.setattr(compile, "compile_object", good)
     assert library.load([product(48, 40, COLUMNS)])[0] is not None
+
+
+def test_one_that_fails_in_a_thread_is_tried_by_those_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def fails_at_first(name: str, function: SharedFunction) -> bytes:
+        if begun.is_set():
+            return b"code"
+        begun.set()
+        assert ended.wait(60)
+        raise RuntimeError("no code for this")
+
+    monkeypatch.setattr(compile, "_compile_shared", fails_at_first)
+    library, function = compile.SharedCode(), SharedFunction("f", "", "", frozenset())
+    entered = threading.Event()
+
+    def call() -> list[bytes]:
+        entered.set()
+        return library.codes([library.compile(function)])
+
+    first = on_own_thread(call)
+    assert begun.wait(60)
+    entered.clear()
+    second = on_own_thread(call)
+    assert entered.wait(60)  # it waits for the first by now, or will come when that has failed
+    ended.set()
+    assert isinstance(first.error(), RuntimeError)
+    assert second.result() == [b"code"]
 
 
 @pytest.mark.parametrize("nested", [False, True])

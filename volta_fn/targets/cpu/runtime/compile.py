@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -93,22 +92,18 @@ class SharedCode:
     """The compiled functions that routines share, by their entries' names on disk."""
 
     def __init__(self) -> None:
-        self._codes: dict[str, Future[bytes]] = {}
-        self._lock = threading.Lock()
+        self._codes: dict[str, bytes] = {}
+        self._locks: dict[str, threading.Lock] = {}
 
     def compile(self, function: SharedFunction) -> str:
-        """Compile a function, unless some thread has begun to, and return its name."""
+        """Compile a function, unless some thread has done so, and return its name.
+
+        Threads that want one function wait for the first of them; if it fails, the next one tries, and has an error of its own.
+        """
         name = artifact.name_of(f"function {function.name}")
-        code: Future[bytes] = Future()
-        with self._lock:
-            mine = self._codes.setdefault(name, code) is code
-        if mine:
-            try:
-                code.set_result(_compile_shared(name, function))
-            except BaseException as error:
-                del self._codes[name]
-                code.set_exception(error)
-                raise
+        with self._locks.setdefault(name, threading.Lock()):
+            if name not in self._codes:
+                self._codes[name] = _compile_shared(name, function)
         return name
 
     def has(self, name: str) -> bool:
@@ -117,15 +112,12 @@ class SharedCode:
             compiled = artifact.read_compiled(name)
             if compiled is None:
                 return False
-            code: Future[bytes] = Future()
-            code.set_result(compiled.code)
-            with self._lock:
-                self._codes.setdefault(name, code)
+            self._codes[name] = compiled.code
         return True
 
     def codes(self, names: Iterable[str]) -> list[bytes]:
         """Return the object code of compiled functions."""
-        return [self._codes[name].result() for name in names]
+        return [self._codes[name] for name in names]
 
 
 def _compile_shared(name: str, function: SharedFunction) -> bytes:
@@ -168,8 +160,9 @@ class CodeCache:
                 launches = tuple(
                     [artifact.CompiledLaunch(p.symbol + suffix, p.tasks, p.cost, p.restores, p.is_copy) for p in routine.launches]
                 )
+                code = compile_object(routine.text, suffix)  # before functions that other threads may be compiling
                 shared = tuple([self._shared.compile(function) for function in routine.shared])
-                compiled = artifact.Compiled(compile_object(routine.text, suffix), launches, routine.workspace, shared)
+                compiled = artifact.Compiled(code, launches, routine.workspace, shared)
             except CompilerError as error:
                 raise RefusedRoutine(key, error) from error
             artifact.write_compiled(name, compiled)
