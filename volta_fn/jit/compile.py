@@ -94,6 +94,9 @@ class TracedProgram:
 class _Pause:
     """A pause of the garbage collector that was enabled before."""
 
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+
 
 #: The pauses now, of all threads. They are weak: a signal's handler may raise before one is discarded.
 _pauses: weakref.WeakSet[_Pause] = weakref.WeakSet()
@@ -104,12 +107,13 @@ _pause_lock = threading.Lock()
 def gc_paused() -> Iterator[None]:
     """Pause the garbage collector, which would scan long-lived objects repeatedly.
 
-    Where threads pause it at once, the first that ends enables it again.
+    Where threads pause it at once, the first that ends enables it again. A pause within another of its thread changes nothing.
     """
     pause, enabled = _Pause(), False
     try:  # a signal's handler may raise as soon as it is disabled
         with _pause_lock:
-            enabled = bool(_pauses) or gc.isenabled()  # in this order: a pause ends after it enabled the collector
+            is_outer = all(other.thread != pause.thread for other in _pauses)
+            enabled = (is_outer and bool(_pauses)) or gc.isenabled()  # in this order: a pause ends after it enabled the collector
             if enabled:
                 _pauses.add(pause)
             gc.disable()
