@@ -9,7 +9,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from sys import getrefcount
 from typing import Any, NamedTuple
 
@@ -40,22 +39,24 @@ def mesh_key() -> tuple[Any, ...]:
     return (read_mesh(),)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class TracedProgram:
     """The program of a function for one structure and set of types of arguments."""
 
-    jaxpr: ClosedJaxpr
-    out_tree: Any
-    #: Tracers of outer traces that the function closed over, passed as leading arguments.
-    captured: list[Array]
-    donated: Donations
-    name: str
-    #: The positions of the arguments that the program also takes in 64 bits, after all others (`core.staging.trace_with_wide_inputs`).
-    wide_inputs: list[int]
-    #: The current mesh, if the trace read it: see `mesh_key`.
-    mesh: tuple[Any, ...] = ()
-    #: The functions that `compiled_once` returns.
-    compiled_by_device: dict[Device, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
+    def __init__(
+        self, jaxpr: ClosedJaxpr, out_tree: Any, captured: list[Array], donated: Donations, name: str, wide_inputs: list[int]
+    ) -> None:
+        self.jaxpr = jaxpr
+        self.out_tree = out_tree
+        #: Tracers of outer traces that the function closed over, passed as leading arguments.
+        self.captured = captured
+        self.donated = donated
+        self.name = name
+        #: The positions of the arguments that the program also takes in 64 bits, after all others (`core.staging.trace_with_wide_inputs`).
+        self.wide_inputs = wide_inputs
+        #: The current mesh, if the trace read it: see `mesh_key`.
+        self.mesh: tuple[Any, ...] = ()
+        #: The functions that `compiled_once` returns.
+        self.compiled_by_device: dict[Device, Callable[[Sequence[Any]], Any]] = {}
 
     def donate(self, donated: Sequence[bool], in_tree: Any) -> None:
         """Mark arguments as donated, and pair them with results by their paths.
