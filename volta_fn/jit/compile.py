@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from sys import getrefcount
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -191,13 +191,14 @@ _EXCLUSIVE_REFERENCES = 3
 _donation = threading.Lock()
 
 
-class FunctionOfArrays(NamedTuple):
+class FunctionOfArrays:
     """A compiled program as a function from arrays to the result's pytree."""
 
-    #: The function of a sequence of arrays.
-    run: Callable[[Sequence[Any]], Any]
-    #: The built-in of the arrays as separate arguments, which takes less time; None if there is none.
-    builtin: Callable[..., Any] | None = None
+    def __init__(self, run: Callable[[Sequence[Any]], Any], builtin: Callable[..., Any] | None = None) -> None:
+        #: The function of a sequence of arrays.
+        self.run = run
+        #: The built-in of the arrays as separate arguments, which takes less time; None if there is none.
+        self.builtin = builtin
 
 
 def compile_for(traced: TracedProgram, device: Device) -> FunctionOfArrays:
