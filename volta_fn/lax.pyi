@@ -34,12 +34,14 @@ from volta_fn.primitives.collectives import psum as psum
 from volta_fn.primitives.collectives import psum_scatter as psum_scatter
 from volta_fn.primitives.collectives import pswapaxes as pswapaxes
 from volta_fn.primitives.collectives import pvary as pvary
+from volta_fn.primitives.contraction import AccuracyMode as AccuracyMode
 from volta_fn.primitives.contraction import DotAlgorithm as DotAlgorithm
 from volta_fn.primitives.contraction import DotAlgorithmPreset as DotAlgorithmPreset
 from volta_fn.primitives.contraction import DotDimensionNumbers as DotDimensionNumbers
 from volta_fn.primitives.contraction import Precision as Precision
 from volta_fn.primitives.contraction import PrecisionLike as PrecisionLike
 from volta_fn.primitives.contraction import RaggedDotDimensionNumbers as RaggedDotDimensionNumbers
+from volta_fn.primitives.contraction import Tolerance as Tolerance
 from volta_fn.primitives.contraction import batch_matmul as batch_matmul
 from volta_fn.primitives.contraction import dot as dot
 from volta_fn.primitives.contraction import dot_general as dot_general
@@ -93,9 +95,7 @@ from volta_fn.primitives.data_movement.slicing import pad as pad
 from volta_fn.primitives.data_movement.slicing import slice as slice
 from volta_fn.primitives.data_movement.slicing import slice_in_dim as slice_in_dim
 from volta_fn.primitives.declare import broadcast_shapes as broadcast_shapes
-from volta_fn.primitives.elementwise.arithmetic import AccuracyMode as AccuracyMode
 from volta_fn.primitives.elementwise.arithmetic import RoundingMethod as RoundingMethod
-from volta_fn.primitives.elementwise.arithmetic import Tolerance as Tolerance
 from volta_fn.primitives.elementwise.arithmetic import abs as abs
 from volta_fn.primitives.elementwise.arithmetic import acos as acos
 from volta_fn.primitives.elementwise.arithmetic import acosh as acosh

@@ -15,7 +15,6 @@ import functools
 import importlib
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,22 +24,6 @@ from typing import Any, NoReturn
 
 from volta_fn.errors import SerializationError
 from volta_fn.signals import deferred_interrupts
-
-# The statements of stubs, each with an example.
-
-#: ``from volta_fn.transforms.grad import grad as grad``; not ``as _private``, but ``as __version__``.
-_IMPORT = re.compile(r"^from (\S+) import (\w+) as (?!_[a-z])\w+$", re.MULTILINE)
-#: ``from volta_fn.nn.layers.linear import *``.
-_STAR = re.compile(r"^from (\S+) import \*", re.MULTILINE)
-#: ``__all__ = ["Linear"]``, in a module whose names a star imports.
-_ALL = re.compile(r"^__all__ \+?= \[([^]]*)\]", re.MULTILINE)
-_QUOTED = re.compile(r'"(\w+)"')
-#: ``effects_barrier = synchronize``.
-_ALIAS = re.compile(r"^(\w+) = (\w+)$", re.MULTILINE)
-#: ``from volta_fn.optim import tree_utils``.
-_MODULE = re.compile(r"^from (\S+) import (\w+)$", re.MULTILINE)
-#: ``add = tree_utils.tree_add``.
-_MEMBER = re.compile(r"^(\w+) = (\w+)\.(\w+)$", re.MULTILINE)
 
 _COMPAT = "volta_fn.compat"
 #: The texts of stubs without source, by the modules' names.
@@ -115,13 +98,25 @@ def installed_file(package: str, name: str) -> str | None:
 def public_names(package: str, suffix: str = ".pyi") -> dict[str, tuple[str, str]]:
     """Read a package's stub: each name's defining module, and its name there."""
     module: Any = sys.modules[package]
+    names: dict[str, tuple[str, str]] = {}
+    modules: dict[str, str] = {}
     with _open_files(package):
         stub = _STUBS.get(package) or module.__loader__.get_data(os.path.splitext(module.__file__)[0] + suffix).decode()
-        names = {name: (home, name) for home, name in _IMPORT.findall(stub)}
-        names |= {name: (home, name) for home in _STAR.findall(stub) for name in _exported(home)}
-    modules = {name: f"{home}.{name}" for home, name in _MODULE.findall(stub)}
-    names |= {alias: (modules[home], name) for alias, home, name in _MEMBER.findall(stub) if home in modules}
-    return names | {alias: names[name] for alias, name in _ALIAS.findall(stub) if name in names}
+        for line in stub.splitlines():
+            match [] if line.startswith(" ") else line.split():
+                case ["from", home, "import", "*", *_]:
+                    names |= {name: (home, name) for name in _exported(home)}
+                case ["from", home, "import", name, "as", alias] if not alias.startswith("_") or alias.startswith("__"):
+                    names[name] = home, name
+                case ["from", home, "import", name]:
+                    modules[name] = f"{home}.{name}"
+                case [alias, "=", value]:  # `effects_barrier = synchronize`, or a member of a module, `add = tree_utils.tree_add`
+                    home, _, name = value.rpartition(".")
+                    if home in modules and name.isidentifier():
+                        names[alias] = modules[home], name
+                    elif value in names:
+                        names[alias] = names[value]
+    return names
 
 
 def _text(package: Any, file: str) -> str | None:
@@ -136,7 +131,8 @@ def _exported(home: str) -> list[str]:
     """Return a module's ``__all__``, without importing it."""
     loader: Any = sys.modules[__name__].__loader__  # which reads all files of the package
     path = os.path.join(os.path.dirname(__file__), *home.split(".")[1:]) + ".py"
-    return [name for names in _ALL.findall(loader.get_data(path).decode()) for name in _QUOTED.findall(names)]
+    _, *lists = loader.get_data(path).decode().replace("\n__all__ += [", "\n__all__ = [").split("\n__all__ = [")
+    return [name for text in lists for name in text.partition("]")[0].split('"')[1::2]]
 
 
 def attach(package: str, unlisted: Callable[[str], Any] | None = None) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from volta_fn.errors import ArgumentError
 
@@ -18,7 +17,6 @@ from volta_fn.errors import ArgumentError
 VERIFY = os.environ.get("VOLTA_VERIFY", "0") != "0"
 
 
-@dataclass(slots=True, eq=False, repr=False)  # methods that nothing calls take half a millisecond of each start
 class Settings:
     """The switches.
 
@@ -47,27 +45,28 @@ class Settings:
         disable_bwd_checks: whether backward rules may return cotangents of other shapes and dtypes than their arguments have.
     """
 
-    permissive: bool = False
-    sorted_dicts: bool = False
-    debug_nans: bool = False
-    debug_infs: bool = False
-    disable_jit: bool = False
-    log_compiles: bool = False
-    explain_cache_misses: bool = False
-    check_tracer_leaks: bool = False
-    check_indices: bool = False
-    rank_promotion: str = "allow"
-    legacy_prng_key: str = "allow"
-    default_prng_impl: str = "threefry2x32"
-    threefry_partitionable: bool = True
-    high_dynamic_range_gumbel: bool = False
-    random_seed_offset: int = 0
-    check_static_indices: bool = False
-    calling_convention: int = 10
-    disable_bwd_checks: bool = False
-    matmul_precision: str | None = None
-    allow_f16_reductions: bool = True
-    verify: bool = VERIFY
+    def __init__(self) -> None:  # no dataclass, which takes half a millisecond of each start
+        self.permissive = False
+        self.sorted_dicts = False
+        self.debug_nans = False
+        self.debug_infs = False
+        self.disable_jit = False
+        self.log_compiles = False
+        self.explain_cache_misses = False
+        self.check_tracer_leaks = False
+        self.check_indices = False
+        self.rank_promotion = "allow"
+        self.legacy_prng_key = "allow"
+        self.default_prng_impl = "threefry2x32"
+        self.threefry_partitionable = True
+        self.high_dynamic_range_gumbel = False
+        self.random_seed_offset = 0
+        self.check_static_indices = False
+        self.calling_convention = 10
+        self.disable_bwd_checks = False
+        self.matmul_precision: str | None = None
+        self.allow_f16_reductions = True
+        self.verify = VERIFY
 
     @property
     def sees_results(self) -> bool:
@@ -86,14 +85,13 @@ current = Settings()
 _MOST_THREADS, _MOST_DEVICES = 1024, 256
 
 
-class _Kind(NamedTuple):
+class _Kind:
     """The admissible values of a variable."""
 
-    expected: str
-    #: Converts a text to the value, or raises ValueError.
-    parse: Callable[[str], Any]
-    least: float = -math.inf
-    most: float = math.inf
+    def __init__(self, expected: str, parse: Callable[[str], Any], least: float = -math.inf, most: float = math.inf) -> None:
+        self.expected, self.least, self.most = expected, least, most
+        #: Converts a text to the value, or raises ValueError.
+        self.parse = parse
 
 
 def _digits(text: str) -> int:

@@ -12,7 +12,6 @@ import inspect
 import sys
 from collections.abc import Callable, Container
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,8 +24,7 @@ _is_internal: dict[str, bool] = {}
 Position: TypeAlias = tuple[CodeType, int] | tuple[CodeType, int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class SourceLocation:
+class SourceLocation(NamedTuple):
     """A line of the user's program: file, line number, qualified function name.
 
     >>> str(SourceLocation("train.py", 12, "loss"))
@@ -60,8 +58,7 @@ class SourceLocation:
         return cls(code.co_filename, lineno, code.co_qualname, *scope)
 
 
-@dataclass(frozen=True)
-class NameStack:
+class NameStack(NamedTuple):
     """The names of enclosing scopes, the outermost first.
 
     >>> str(NameStack().extend("layer").transform("jvp"))
@@ -78,15 +75,14 @@ class NameStack:
         """Return the stack of a transform of what the scopes hold."""
         return NameStack((f"{transform_name}({self})",))
 
-    def __add__(self, other: NameStack) -> NameStack:
+    def __add__(self, other: NameStack) -> NameStack:  # type: ignore[override]  # of names, as JAX's
         return NameStack(self.stack + other.stack)
 
     def __str__(self) -> str:
         return "/".join(self.stack)
 
 
-@dataclass(frozen=True)
-class SourceInfo:
+class SourceInfo(NamedTuple):
     """A place in the user's source, and the scopes around it."""
 
     traceback: Any
@@ -94,7 +90,7 @@ class SourceInfo:
 
     def replace(self, **changes: Any) -> SourceInfo:
         """Return another `traceback` or `name_stack` with the rest."""
-        return replace(self, **changes)
+        return self._replace(**changes)
 
 
 def ipython() -> Any:

@@ -80,6 +80,24 @@ def test_functions_are_traced_without() -> None:
     assert gc.isenabled()
 
 
+def test_functions_are_traced_without_after_one_that_they_call() -> None:
+    seen = []
+
+    @vf.jit
+    def inner(x: vf.Array) -> vf.Array:
+        return x + 1
+
+    @vf.jit
+    def outer(x: vf.Array) -> vf.Array:
+        y = inner(x)
+        seen.append(gc.isenabled())
+        return y
+
+    outer(1.0)
+    assert seen == [False]
+    assert gc.isenabled()
+
+
 @pytest.mark.parametrize("native", [False, True])
 def test_jitted_functions_nest_deeply(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", native)

@@ -34,6 +34,8 @@ class Scope(ABC, Generic[I, N]):
     def __init__(self, analysis: KernelAnalysis, parents: Sequence[Self], axes: Mapping[int, I]) -> None:
         self.analysis = analysis
         self.parents = parents
+        #: The scopes whose values it sees: itself first.
+        self.visible: tuple[Self, ...] = (self, *[scope for parent in parents for scope in parent.visible])
         self.axes: dict[int, I] = {}
         for parent in parents:
             self.axes.update(parent.axes)
@@ -50,16 +52,14 @@ class Scope(ABC, Generic[I, N]):
 
     def inherited(self, table: str, key: Any) -> Any:
         """Return an entry of one of the tables here or of a parent; None if there is none."""
-        entry = getattr(self, table).get(key)
-        for parent in self.parents:
-            if entry is not None:
-                break
-            entry = parent.inherited(table, key)
-        return entry
+        return next((entry for scope in self.visible if (entry := getattr(scope, table).get(key)) is not None), None)
 
     def find(self, node: int) -> N | None:
         """Return a node's value if it is emitted already."""
-        return self.inherited("values", node)
+        for scope in self.visible:  # rather than `inherited`, as half of all values are found in the first one
+            if (value := scope.values.get(node)) is not None:
+                return value
+        return None
 
     def value(self, node: int) -> N:
         """Return a node's value; emit it here, after its operands, if it is new."""

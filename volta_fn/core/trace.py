@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
@@ -383,8 +382,7 @@ def _describe(holder: Any) -> str:
 # `vmap` resolves, and to one of processes by its `ProcessAxis`, which stays in the program.
 
 
-@dataclass(frozen=True)
-class ProcessGrid:
+class ProcessGrid(NamedTuple):
     """Processes at the positions of named axes, row-major, or devices of one."""
 
     names: tuple[Any, ...]
@@ -404,12 +402,17 @@ class ProcessGrid:
         return tuple(np.transpose(members, [order.index(name) for name in names]).ravel().tolist())
 
 
-@dataclass(frozen=True, repr=False)
 class ProcessAxis:
     """A named axis whose positions are processes, or devices of one."""
 
-    name: Any
-    grid: ProcessGrid
+    def __init__(self, name: Any, grid: ProcessGrid) -> None:
+        self.name, self.grid = name, grid
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProcessAxis) and (other.name, other.grid) == (self.name, self.grid)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.grid))
 
     @property
     def size(self) -> int:
@@ -420,14 +423,13 @@ class ProcessAxis:
         return f"{self.name}:{self.size}"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class StepAxis:
     """A named axis whose positions are the steps of a kernel's grid."""
 
-    name: Any
-    size: int
-    #: The step's index along it, an array.
-    index: Any
+    def __init__(self, name: Any, size: int, index: Any) -> None:
+        self.name, self.size = name, size
+        #: The step's index along it, an array.
+        self.index = index
 
     def __repr__(self) -> str:
         return f"{self.name}:{self.size}"

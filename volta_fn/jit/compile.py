@@ -9,9 +9,8 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from sys import getrefcount
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -40,22 +39,24 @@ def mesh_key() -> tuple[Any, ...]:
     return (read_mesh(),)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class TracedProgram:
     """The program of a function for one structure and set of types of arguments."""
 
-    jaxpr: ClosedJaxpr
-    out_tree: Any
-    #: Tracers of outer traces that the function closed over, passed as leading arguments.
-    captured: list[Array]
-    donated: Donations
-    name: str
-    #: The positions of the arguments that the program also takes in 64 bits, after all others (`core.staging.trace_with_wide_inputs`).
-    wide_inputs: list[int]
-    #: The current mesh, if the trace read it: see `mesh_key`.
-    mesh: tuple[Any, ...] = ()
-    #: The functions that `compiled_once` returns.
-    compiled_by_device: dict[Device, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
+    def __init__(
+        self, jaxpr: ClosedJaxpr, out_tree: Any, captured: list[Array], donated: Donations, name: str, wide_inputs: list[int]
+    ) -> None:
+        self.jaxpr = jaxpr
+        self.out_tree = out_tree
+        #: Tracers of outer traces that the function closed over, passed as leading arguments.
+        self.captured = captured
+        self.donated = donated
+        self.name = name
+        #: The positions of the arguments that the program also takes in 64 bits, after all others (`core.staging.trace_with_wide_inputs`).
+        self.wide_inputs = wide_inputs
+        #: The current mesh, if the trace read it: see `mesh_key`.
+        self.mesh: tuple[Any, ...] = ()
+        #: The functions that `compiled_once` returns.
+        self.compiled_by_device: dict[Device, Callable[[Sequence[Any]], Any]] = {}
 
     def donate(self, donated: Sequence[bool], in_tree: Any) -> None:
         """Mark arguments as donated, and pair them with results by their paths.
@@ -94,6 +95,9 @@ class TracedProgram:
 class _Pause:
     """A pause of the garbage collector that was enabled before."""
 
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+
 
 #: The pauses now, of all threads. They are weak: a signal's handler may raise before one is discarded.
 _pauses: weakref.WeakSet[_Pause] = weakref.WeakSet()
@@ -104,12 +108,13 @@ _pause_lock = threading.Lock()
 def gc_paused() -> Iterator[None]:
     """Pause the garbage collector, which would scan long-lived objects repeatedly.
 
-    Where threads pause it at once, the first that ends enables it again.
+    Where threads pause it at once, the first that ends enables it again. A pause within another of its thread changes nothing.
     """
     pause, enabled = _Pause(), False
     try:  # a signal's handler may raise as soon as it is disabled
         with _pause_lock:
-            enabled = bool(_pauses) or gc.isenabled()  # in this order: a pause ends after it enabled the collector
+            is_outer = all(other.thread != pause.thread for other in _pauses)
+            enabled = (is_outer and bool(_pauses)) or gc.isenabled()  # in this order: a pause ends after it enabled the collector
             if enabled:
                 _pauses.add(pause)
             gc.disable()
@@ -186,13 +191,14 @@ _EXCLUSIVE_REFERENCES = 3
 _donation = threading.Lock()
 
 
-class FunctionOfArrays(NamedTuple):
+class FunctionOfArrays:
     """A compiled program as a function from arrays to the result's pytree."""
 
-    #: The function of a sequence of arrays.
-    run: Callable[[Sequence[Any]], Any]
-    #: The built-in of the arrays as separate arguments, which takes less time; None if there is none.
-    builtin: Callable[..., Any] | None = None
+    def __init__(self, run: Callable[[Sequence[Any]], Any], builtin: Callable[..., Any] | None = None) -> None:
+        #: The function of a sequence of arrays.
+        self.run = run
+        #: The built-in of the arrays as separate arguments, which takes less time; None if there is none.
+        self.builtin = builtin
 
 
 def compile_for(traced: TracedProgram, device: Device) -> FunctionOfArrays:

@@ -436,16 +436,15 @@ def _device_of(values: Sequence[Any]) -> Device:
 # A program takes the references' values as further arguments, and returns the last ones as further results.
 
 
-class _RefCall(NamedTuple):
+class _RefCall:
     """A call of a jitted function with values in place of references."""
 
-    #: The `PjitFunction` function that returns a result, and the last values.
-    function: Any
-    args: Sequence[Any]
-    kwargs: dict[str, Any]
-    refs: Sequence[Ref]
-    #: The references that are arguments.
-    arguments: Sequence[Ref]
+    def __init__(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any], refs: Sequence[Ref], arguments: Sequence[Ref]) -> None:
+        #: The `PjitFunction` function that returns a result, and the last values.
+        self.function = function
+        self.args, self.kwargs, self.refs = args, kwargs, refs
+        #: The references that are arguments.
+        self.arguments = arguments
 
 
 class RefPassing:

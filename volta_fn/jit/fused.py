@@ -250,8 +250,9 @@ def _program(flat: Callable[..., Any], function: Callable[..., Any], avals: Sequ
         traced = trace_function(flat, in_tree, avals, function_name(function))
     if not traced.captured and not traced.wide_inputs and (single := _in_numpy(traced, device)) is not None:
         return single
-    run, builtin = compile_for(traced, device)
-    return builtin or (lambda *arrays: run(arrays))
+    executable = compile_for(traced, device)
+    run = executable.run
+    return executable.builtin or (lambda *arrays: run(arrays))
 
 
 def _in_numpy(traced: TracedProgram, device: Device) -> Callable[..., Any] | None:

@@ -73,6 +73,29 @@ DotAlgorithmPreset = enum.Enum(
 )
 
 
+class AccuracyMode(enum.Enum):
+    """The accuracy of an elementwise function; all code here is of the highest.
+
+    >>> vf.lax.exp(0.0, accuracy=vf.lax.AccuracyMode.HIGHEST)
+    Array(1., dtype=float32, weak_type=True)
+    """
+
+    HIGHEST = 1
+    DEFAULT = 2
+
+
+class Tolerance(NamedTuple):
+    """The errors that a caller accepts, the last one in units in the last place.
+
+    >>> vf.lax.exp(0.0, accuracy=vf.lax.Tolerance(rtol=1e-3))
+    Array(1., dtype=float32, weak_type=True)
+    """
+
+    atol: float = 0.0
+    rtol: float = 0.0
+    ulps: int = 0
+
+
 class DotAlgorithm(NamedTuple):
     """Name the dtypes that a product's operands are rounded to, and of its sums.
 

@@ -49,6 +49,9 @@ def mask_updates(closed: ClosedJaxpr) -> ClosedJaxpr:
     primitives = primitives_of(closed)
     if select_n_p not in primitives or UPDATES.isdisjoint(primitives):
         return closed
+    updated = {e.outvars[0] for e in closed.eqns if e.primitive in UPDATES}
+    if not any(e.primitive is select_n_p and not updated.isdisjoint(e.invars[1:]) for e in closed.eqns):
+        return closed  # without a second walk with all rules
     uses = _uses(closed)
 
     def masked(eqn: Equation, program: Rewriter) -> Atom | None:

@@ -577,18 +577,19 @@ class Windows(NamedTuple):
         return isinstance(self.indices, np.ndarray)
 
 
-class _Layout(NamedTuple):
+class _Layout:
     """A builder of `Windows`."""
 
-    sizes: list[int]
-    shape: list[int]
-    compact: list[int]
-    batch: list[int]
-    offsets: list[int]
-    collapsed: list[int]
-    reversed_dims: list[int]
-    #: (dimension, its indices, the batch dimension after the last one that they run along)
-    columns: list[tuple[int, Any, int]]
+    def __init__(self, ndim: int) -> None:
+        self.sizes = [0] * ndim
+        self.shape: list[int] = []
+        self.compact: list[int] = []
+        self.batch: list[int] = []
+        self.offsets: list[int] = []
+        self.collapsed: list[int] = []
+        self.reversed_dims: list[int] = []
+        #: (dimension, its indices, the batch dimension after the last one that they run along)
+        self.columns: list[tuple[int, Any, int]] = []
 
     def pick(self, dim: int, indices: Any, end: int) -> None:
         """Give windows size 1 along `dim`, at `indices`."""
@@ -629,7 +630,7 @@ def window_numbers(entries: Sequence[Entry], shape: Shape) -> Windows:
     together = _broadcast_indices([entries[i] for i in picking])
     neighbours = bool(picking) and picking[-1] - picking[0] + 1 == len(picking)
     position = (picking[0] if neighbours else 0) if picking else None
-    layout = _Layout([0] * len(shape), [], [], [], [], [], [], [])
+    layout = _Layout(len(shape))
     end = 0
     for i, e in enumerate(entries):
         if i == position:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -208,33 +207,6 @@ fma: Elementwise = elementwise(
     derivatives=[lambda g, out, x, y, z: mul(g, y), lambda g, out, x, y, z: mul(g, x), lambda g, out, x, y, z: g],
     doc="x * y + z, rounded once (float64: provided that x * y does not overflow).",
 )  # fmt: skip
-
-
-# JAX's choices between fast and exact code, the option `accuracy`.
-
-
-class AccuracyMode(enum.Enum):
-    """The accuracy of an elementwise function; all code here is of the highest.
-
-    >>> vf.lax.exp(0.0, accuracy=vf.lax.AccuracyMode.HIGHEST)
-    Array(1., dtype=float32, weak_type=True)
-    """
-
-    HIGHEST = 1
-    DEFAULT = 2
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """The errors that a caller accepts, the last one in units in the last place.
-
-    >>> vf.lax.exp(0.0, accuracy=vf.lax.Tolerance(rtol=1e-3))
-    Array(1., dtype=float32, weak_type=True)
-    """
-
-    atol: float = 0.0
-    rtol: float = 0.0
-    ulps: int = 0
 
 
 # Elementwise exponentials, logarithms and roots.
