@@ -163,7 +163,7 @@ def _sum_of_rows(rows: np.ndarray) -> np.ndarray:
         total = np.add.reduce(rows, axis=0)
         return total
     covered = len(rows) // _BLOCK * _BLOCK
-    total = _sum_of_rows(np.add.reduce(rows[:covered].reshape(_BLOCK, -1, *rows.shape[1:]), axis=0))
+    total = _sum_of_rows(np.add.reduce(rows[:covered].reshape(_BLOCK, len(rows) // _BLOCK, *rows.shape[1:]), axis=0))
     return total if covered == len(rows) else total + np.add.reduce(rows[covered:], axis=0)
 
 

@@ -1,5 +1,6 @@
 """Cumulative kernels against loops, mathematics and JAX."""
 
+import itertools
 import math
 
 import ml_dtypes
@@ -166,3 +167,15 @@ def test_sums_along_axes_in_any_order_of_memory():
         for axes in ((1,), (0, 1), (1, 3), (1, 2), (0, 1, 3), (0, 1, 2, 3)):
             rule = TYPED[reduce_sum_p](ShapedArray(x.shape, x.dtype), axes=axes)
             np.testing.assert_allclose(rule(view), x.sum(axes), rtol=1e-13)
+
+
+@pytest.mark.parametrize("shape", [(40, 3, 0), (0, 40), (40, 0, 100), (0,), (33, 1, 0), (100, 2, 3)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_sums_of_many_rows_without_elements(shape, transposed):
+    x = np.ones(shape, np.float32)
+    x = x.T if transposed else x
+    for count in range(1, x.ndim + 1):
+        for axes in itertools.combinations(range(x.ndim), count):
+            actual = TYPED[reduce_sum_p](ShapedArray(x.shape, x.dtype), axes=axes)(x)
+            assert actual.dtype == x.dtype
+            np.testing.assert_array_equal(actual, x.sum(axes))
