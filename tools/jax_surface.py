@@ -423,6 +423,8 @@ def here(path: str) -> Any:
 
 # Names that modules import.
 
+#: What no module has: a value may be None.
+_MISSING = object()
 #: Modules that have values which do not tell where they come from.
 _HOMES = ("jax", "jax.lax", "jax.typing", "jax._src.typing", "jax._src.util", "typing")
 _IMPORTED_HEAD = "# Names that modules of JAX's have because they import them: volta_fn/jax/namespace.py says how to read this.\n"
@@ -462,7 +464,7 @@ def _origin(name: str, value: Any) -> tuple[str, str]:
         homes = [(str(getattr(value, "__module__", "")), str(getattr(value, "__name__", ""))), *[(home, name) for home in _HOMES]]
     for home, original in homes:
         owner = sys.modules.get(home)
-        if owner is None or home == "builtins" or (owner is not value and getattr(owner, original, None) is not value):
+        if owner is None or home == "builtins" or (owner is not value and getattr(owner, original, _MISSING) is not value):
             continue
         if home.partition(".")[0] not in ("jax", "jaxlib"):
             return home, original

@@ -122,7 +122,8 @@ def gc_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-        _pauses.discard(pause)
+        with _pause_lock:
+            _pauses.discard(pause)
 
 
 def trace_function(function: Callable[..., Any], in_tree: Any, avals: Sequence[ShapedArray], name: str) -> TracedProgram:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -167,4 +166,3 @@ def test_settings_turn_it_on_and_off() -> None:
     with vf.config.enable_checks(False):
         assert not settings.verify
     assert settings.verify
-    assert replace(settings, verify=False) != settings
