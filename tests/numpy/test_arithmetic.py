@@ -132,8 +132,8 @@ def test_slopes_of_hypot_of_any_size(dtype):
     for size in (float(info.smallest_subnormal), float(info.tiny) / 4, 1.0, float(info.max) / 8):
         x, y = vnp.asarray([3 * size, -3 * size, 4 * size], dtype), vnp.asarray([4 * size, 4 * size, 4 * size], dtype)
         for slopes in (vf.vmap(vf.grad(vnp.hypot, (0, 1))), vf.jit(vf.vmap(vf.grad(vnp.hypot, (0, 1))))):
-            wanted = [[0.6, -0.6, 0.5**0.5], [0.8, 0.8, 0.5**0.5]]
-            np.testing.assert_allclose(np.asarray(slopes(x, y), np.float64), wanted, rtol=4 * float(info.eps))
+            expected = [[0.6, -0.6, 0.5**0.5], [0.8, 0.8, 0.5**0.5]]
+            np.testing.assert_allclose(np.asarray(slopes(x, y), np.float64), expected, rtol=4 * float(info.eps))
 
 
 @pytest.mark.parametrize("decimals", [0, 1, 2, -1, -2])

@@ -166,8 +166,8 @@ def gru_d(d: Draw, n: int) -> tuple[Any, Any, Loss]:
             state = state * jnp.exp(-nn.relu(elapsed @ w["state_decay"]))
             reset, update, new = jnp.split(jnp.concatenate([filled, seen], -1) @ w["inputs"] + w["bias"], 3, -1)
             of_reset, of_update, of_new = jnp.split(state @ w["state"], 3, -1)
-            kept = nn.sigmoid(update + of_update)
-            state = kept * state + (1 - kept) * jnp.tanh(new + nn.sigmoid(reset + of_reset) * of_new)
+            update_gate = nn.sigmoid(update + of_update)
+            state = update_gate * state + (1 - update_gate) * jnp.tanh(new + nn.sigmoid(reset + of_reset) * of_new)
             return (state, jnp.where(seen > 0, x, last)), (state @ w["out"])[:, 0]
 
         start = jnp.zeros((n, hidden), data["x"].dtype), jnp.broadcast_to(w["mean"], (n, features))
@@ -347,8 +347,8 @@ def tree_of_cells(d: Draw, n: int) -> tuple[Any, Any, Loss]:
                 pair = children[number]
                 gates = outs[pair].reshape(-1) @ w["children"] + x[number] @ w["inputs"]
                 enter, left, right, leave, new = jnp.split(gates, 5)
-                kept = nn.sigmoid(left) * cells[pair[0]] + nn.sigmoid(right) * cells[pair[1]]
-                cell = nn.sigmoid(enter) * jnp.tanh(new) + kept
+                carry_over = nn.sigmoid(left) * cells[pair[0]] + nn.sigmoid(right) * cells[pair[1]]
+                cell = nn.sigmoid(enter) * jnp.tanh(new) + carry_over
                 out = nn.sigmoid(leave) * jnp.tanh(cell)
                 return (outs.at[number].set(out), cells.at[number].set(cell)), out @ w["out"]
 

@@ -136,8 +136,8 @@ def _evaluate(combination: Reduction) -> Callable[..., np.ndarray]:
     return evaluate
 
 
-#: The least terms that are summed in blocks, and the rows of a block, which bound the rounding error.
-MANY, _BLOCK = 256, 32
+#: The rows of a block of a sum, whose rounding errors add up.
+_BLOCK = 32
 
 
 def _sum(x: np.ndarray, axes: Axes) -> np.ndarray:

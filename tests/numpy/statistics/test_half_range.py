@@ -161,7 +161,7 @@ def test_functions_at_the_edges_of_the_range_are_as_near_as_those_of_jax(name: s
 
 def test_unwrap_of_large_steps_in_float16() -> None:
     x = vnp.asarray([0.0, 65504.0, 1.0, 32000.0, -32000.0, 3.0], "float16")
-    wanted = np.unwrap(np.asarray(x, np.float64), period=float(np.float16(2 * np.pi)))
+    expected = np.unwrap(np.asarray(x, np.float64), period=float(np.float16(2 * np.pi)))
     for compute in (vnp.unwrap, vf.jit(vnp.unwrap)):
-        np.testing.assert_allclose(np.asarray(compute(x), np.float64), wanted, atol=2 * 32)  # the last place of corrections of that size
+        np.testing.assert_allclose(np.asarray(compute(x), np.float64), expected, atol=2 * 32)  # the last place of corrections of that size
     np.testing.assert_array_equal(vf.grad(lambda x: vnp.sum(vnp.unwrap(x)))(x), 1)

@@ -67,7 +67,7 @@ def test_results_do_not_depend_on_blocks(seed: int, donates: bool) -> None:
 def test_a_loop_that_keeps_a_result_of_each_step_changes_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the dispatches that use another block are resolved again."""
     changes: list[tuple[int, int] | None] = []
-    changed = CommandList.changed
+    adapt = CommandList.adapt_recording
 
     def counted(self: CommandList, key: Any, resolve: Any) -> Any:
         resolved: list[Any] = []
@@ -76,11 +76,11 @@ def test_a_loop_that_keeps_a_result_of_each_step_changes_recordings(monkeypatch:
             resolved.append(run)
             return resolve(run)
 
-        recording = changed(self, key, noted)
+        recording = adapt(self, key, noted)
         changes.append((len(resolved), len(recording.steps)) if recording else None)
         return recording
 
-    monkeypatch.setattr(CommandList, "changed", counted)
+    monkeypatch.setattr(CommandList, "adapt_recording", counted)
     with vf.default_device(GPU):
         update = vf.jit(lambda w: (w * 0.5 + 1, jnp.sum(jnp.cumsum(jnp.sort(w)))), donate_argnums=0)
         w, losses = jnp.ones(SIZE), []
@@ -88,10 +88,10 @@ def test_a_loop_that_keeps_a_result_of_each_step_changes_recordings(monkeypatch:
             w, loss = update(w)
             losses.append(loss)
         values = [float(loss) for loss in losses]
-    weights, wanted = np.ones(SIZE), []
+    weights, losses_by_numpy = np.ones(SIZE), []
     for _ in range(12):
-        wanted.append(np.sum(np.cumsum(weights)))
+        losses_by_numpy.append(np.sum(np.cumsum(weights)))
         weights = weights * 0.5 + 1
-    np.testing.assert_allclose(values, wanted, rtol=1e-4)
+    np.testing.assert_allclose(values, losses_by_numpy, rtol=1e-4)
     assert changes.count(None) <= 3
     assert all(some < all_ for some, all_ in filter(None, changes))

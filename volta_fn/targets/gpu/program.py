@@ -178,7 +178,7 @@ class SlotUses:
     def __init__(self, commands: Sequence[Command]) -> None:
         #: By slot: dispatches by their numbers in the recording.
         self.dispatches: dict[int, dict[int, Run]] = {}
-        #: The slots that loops use, whose dispatches are many, or of one step.
+        #: The slots of dispatches in loops, of which a recording has one for each iteration, or one step for all.
         self.in_loops: set[int] = set()
         count = 0
         for command in commands:
@@ -202,6 +202,7 @@ class SlotUses:
 
 
 def _slots_of(run: Run) -> list[int]:
+    """Return the numbers of the slots that a dispatch uses, its grids too."""
     return [*[span.slot.number for span in run.ranges], *([] if run.region is None else [run.region.grids.number])]
 
 
@@ -237,8 +238,8 @@ class CommandList:
             self.recordings[key] = recording
         return recording
 
-    def changed(self, key: tuple[Any, ...], step: Callable[[Run], BoundDispatch]) -> Recording | None:
-        """Return a recording that is changed to the blocks of another key.
+    def adapt_recording(self, key: tuple[Any, ...], step: Callable[[Run], BoundDispatch]) -> Recording | None:
+        """Change a recording to the blocks of another key, and return it.
 
         None if a new one is better, since there are few, or since changes for this key cost as much. `step` resolves a dispatch.
         """
@@ -343,7 +344,7 @@ class Call:
         gpu.pipelines.limit_groups()
         epoch = gpu.recordings_epoch
         key = (self.key, *self.iterations.values())
-        recording = command_list.recording(key, epoch) or command_list.changed(key, self.step)
+        recording = command_list.recording(key, epoch) or command_list.adapt_recording(key, self.step)
         if recording is not None:
             recording.replay(self.queue)
             return

@@ -18,7 +18,7 @@ from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of, reduct
 from volta_fn.primitives.convolution import Ints, Padding, counts_of_windows
 from volta_fn.primitives.cumulative import sum_dtype
 from volta_fn.primitives.elementwise.selection import choose
-from volta_fn.primitives.reduction import MANY, highest, lowest
+from volta_fn.primitives.reduction import highest, lowest
 from volta_fn.targets.numpy.convolution import meeting, sliding_blocks
 from volta_fn.targets.numpy.linalg import working_dtype
 from volta_fn.targets.numpy.memory import Scratch
@@ -29,6 +29,8 @@ from volta_fn.targets.numpy.memory import Scratch
 #: The number of elements per index of an axis from which on they accumulate together.
 _ROW = 64
 _HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+#: The terms from which on a sum is one of blocks: NumPy's own may add up the rounding errors of all.
+_MANY = 256
 #: Dtypes that NumPy compares slowly, or wrongly, and which are sorted by ranks.
 _RANKED = dtypes.STORAGE | frozenset(_HALF)
 
@@ -68,7 +70,7 @@ def typed_reductions() -> dict[Primitive, Callable[..., Callable[..., np.ndarray
 def _typed(primitive: Primitive, step: np.ufunc, operand: ShapedArray, *, axes: tuple[int, ...]) -> Callable[..., np.ndarray]:
     evaluate: Any = evaluation_of(primitive)
     terms = math.prod([operand.shape[axis] for axis in axes])
-    is_precise = step is not np.add or terms < MANY
+    is_precise = step is not np.add or terms < _MANY
     if operand.dtype.itemsize > 2 and operand.dtype in dtypes.INEXACT and operand.size and terms != 1 and is_precise:
         return partial(step.reduce, axis=axes)
     return partial(evaluate, axes=axes)
