@@ -6,8 +6,8 @@ Weights are in bfloat16, in 8 and in 4 bits, and PyTorch takes turns with all of
 
 The models have the shapes of SmolLM2-135M and Qwen2.5-0.5B, activations and a cache of 1,024 keys in bfloat16. A token of a batch reads all
 weights once, so a row has the weights' bytes a second, as a fraction of what summing an array of 512 MB reads, and how many times as fast
-as the first kind it is. All contestants decode a few tokens at each turn, and quotients are medians of those of each turn: what the memory
-of a machine gives may change by a third within minutes.
+as the first kind it is. All contestants decode a few tokens at each turn, the sum takes its turn, too, and quotients are medians of those
+of each turn: what the memory of a machine gives may change by a third within minutes.
 """
 
 from __future__ import annotations
@@ -54,12 +54,11 @@ def weight_bytes(case: Case) -> int:
     return sum(2 * a.size if a.dtype == np.float32 else a.nbytes for a in arrays_in(case.inputs[1]))
 
 
-def bandwidth(size: int) -> float:
-    """Return the bytes a second that summing an array of so many int32 reads."""
+def sum_of(size: int) -> Contestant:
+    """Return the sum of an array of so many int32, which takes as long as reading it."""
     lib = library("volta_fn")
     x, total = lib.jnp.ones(size, "int32"), lib.jax.jit(lib.jnp.sum)
-    seconds = by_turns({"sum": Contestant(lambda: total(x), lib.jax.block_until_ready)}, 5)["sum"]
-    return x.nbytes / min(seconds)
+    return Contestant(lambda: total(x), lib.jax.block_until_ready)
 
 
 def main() -> None:
@@ -74,22 +73,22 @@ def main() -> None:
     options = parser.parse_args()
     limit_threads(options.threads)
     frameworks = [name for name in installed() if name != "jax"]
-    peak = bandwidth(1 << 10 if options.quick else 1 << 27)
-    print(f"a sum reads {peak / 1e9:.1f} GB/s on {options.threads} threads")
+    read = 1 << 10 if options.quick else 1 << 27
     for name in ("tiny",) if options.quick else options.model:
         model = TINY if options.quick else MODELS[name]
         for rows in options.rows:
-            contestants, sizes = {}, {}
+            contestants, sizes = {"sum": sum_of(read)}, {}
             for kind in options.kinds:
                 case = decode(np.random.default_rng(0), model, kind, rows)
                 sizes[kind] = weight_bytes(case)
                 contestants.update({(kind, framework): contestant(framework, case) for framework in frameworks})
             times = by_turns(contestants, 2 if options.quick else options.turns)
-            first = times[options.kinds[0], "volta_fn"]
+            first, sums = times[options.kinds[0], "volta_fn"], times["sum"]
+            print(f"a sum reads {4e-9 * read / statistics.median(sums):.1f} GB/s on {options.threads} threads")
             for kind in options.kinds:
                 ours = times[kind, "volta_fn"]
                 seconds = statistics.median(ours)
-                text = f"{1e3 * seconds:.2f} ms ({sizes[kind] / seconds / peak:.0%} of the bandwidth)"
+                text = f"{1e3 * seconds:.2f} ms ({sizes[kind] / (4 * read) * quotient(sums, ours):.0%} of the bandwidth)"
                 peer = f", {quotient(ours, times[kind, 'torch']):.2f} of PyTorch's time" if "torch" in frameworks else ""
                 label = f"{name}, {rows} sequences, {kind}, {sizes[kind] / 1e6:.0f} MB"
                 print(f"{label}: {text}, {quotient(first, ours):.2f} times as fast{peer}", flush=True)

@@ -1,4 +1,4 @@
-"""Which equations may be dropped or moved, and overlap of sums between processes."""
+"""Which equations may be dropped or moved, products side by side, and overlap of sums between processes."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from volta_fn.primitives.data_movement.slicing import pad_p, slice_p
 from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.loops import while_p
+from volta_fn.primitives.quantized import quantized_dot_p
 from volta_fn.primitives.scan import scan_p
 from volta_fn.primitives.window import reduce_window_max_p, reduce_window_sum_p
 
@@ -66,6 +67,40 @@ def is_movable(eqn: Equation) -> bool:
 def terminates(eqn: Equation) -> bool:
     """Return True if the equation certainly terminates: it has no while loop."""
     return eqn.primitive is not while_p and all(terminates(e) for s in sub_jaxprs(eqn.params) for e in s.eqns)
+
+
+# Products of one small array with several matrices.
+
+#: How many times as large as a product's result and its other operand a matrix is, if reading it takes most of the product's time.
+_MATRIX_SHARE = 16
+
+
+def with_products_together(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Move products of a small array with matrices to the first of them, so that a target may compute them at one time.
+
+    Such are the products with the two matrices of a gated layer while a token is decoded, between which an activation function stands.
+    """
+    definitions: dict[Atom, int] = {}
+    first: dict[Atom, int] = {}
+    places = []
+    for number, eqn in enumerate(closed.eqns):
+        small = _small_factor(eqn)
+        place = number if small is None else first.setdefault(small, number)
+        places.append(number if any(definitions.get(v, -1) > place for v in eqn.invars) else place)
+        definitions.update(dict.fromkeys(eqn.outvars, number))
+    if places == sorted(places):
+        return closed
+    return closed.replace(eqns=[closed.eqns[number] for number in sorted(range(len(places)), key=places.__getitem__)])
+
+
+def _small_factor(eqn: Equation) -> Var | None:
+    """Return the operand of a product that is small beside the others, as the result is; None if there is none."""
+    if eqn.primitive not in (dot_general_p, quantized_dot_p):
+        return None
+    sizes = [v.aval.nbytes for v in eqn.invars]
+    number = sizes.index(min(sizes)) if eqn.primitive is dot_general_p else 0
+    operand, small = eqn.invars[number], max(sizes[number], sum(v.aval.nbytes for v in eqn.outvars))
+    return operand if isinstance(operand, Var) and _MATRIX_SHARE * small <= max(sizes) else None
 
 
 # Sums between processes that overlap with computation.

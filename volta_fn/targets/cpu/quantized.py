@@ -33,7 +33,7 @@ from volta_fn.targets.cpu.matmul.micro_kernel import (
     readable,
     write,
 )  # fmt: skip
-from volta_fn.targets.cpu.routine import Routine, RoutineWriter, task_range
+from volta_fn.targets.cpu.routine import Routine, RoutineWriter, even_count, task_range
 
 # By pairs of bfloat16.
 #
@@ -155,8 +155,7 @@ class _PairProducts:
     def write(self, writer: RoutineWriter) -> None:
         """Write the code."""
         writer.launch(1, self.workspace * 0.05, self._arrange)
-        each = max(1, min(self.outputs, _PAIR_TASK_BYTES // self.layout.width))
-        tasks = -(-self.outputs // each)
+        tasks = min(self.outputs, even_count(-(-self.outputs * self.layout.width // _PAIR_TASK_BYTES)))
         total = self.stack * self.outputs * self.layout.width
         count = -(-self.rows // _PAIR_ROWS)
         ends = [self.rows * (k + 1) // count for k in range(count)]

@@ -163,6 +163,11 @@ def chunk_count(size: int, smallest: int, most: int = 64) -> int:
     return max(1, min(most, size // max(1, smallest)))
 
 
+def even_count(count: int) -> int:
+    """Return a number of tasks, about `count`, of which two threads have as many, and if there are some, four."""
+    return count if count <= 2 else max(1, round(count / 4)) * 4
+
+
 def task_range(f: Function, task: Value, size: int, count: int, grain: int = 1) -> tuple[Value, Value]:
     """Emit the range, out of `size` elements, of one of `count` tasks.
 

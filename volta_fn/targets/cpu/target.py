@@ -8,6 +8,7 @@ from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.attention import keep_attention, replace_attention
+from volta_fn.compiler.passes.dce import with_products_together
 from volta_fn.compiler.passes.expansions import (
     expand_quantized_products,
     expand_ragged_products,
@@ -91,6 +92,9 @@ class CpuTarget(Target):
             expansion("quantised products", "Expand products with quantised matrices of many rows to blocks.", by_blocks, quantized_dot_p),
             expansion("ragged products", "Expand products of rows in groups to blocks of rows.", expand_ragged_products, ragged_dot_p),
             expansion("narrow operands", "Let products read operands before exact conversions.", read_narrow_operands),
+            ProgramPass(
+                "neighbouring products", "Bring products of one small array with several matrices together.", with_products_together
+            ),
             expansion("negative indices", "Let gathers count negative indices from the end.", keep, gather_p),
         ]
 

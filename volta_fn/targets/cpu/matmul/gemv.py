@@ -27,7 +27,7 @@ from volta_fn.targets.cpu.matmul.micro_kernel import (
     with_bias,
 )
 from volta_fn.targets.cpu.matmul.packing import across_rows, joined
-from volta_fn.targets.cpu.routine import BUFFERS, Launch, Routine, buffer_pointer, entry_point
+from volta_fn.targets.cpu.routine import BUFFERS, Launch, Routine, buffer_pointer, entry_point, even_count
 from volta_fn.targets.cpu.scalars.number import lanes_below
 
 # A task reads the large operand, the *matrix*, in the order in which it lies in memory, and prefetches what comes some kilobytes later: a
@@ -105,6 +105,7 @@ class DotProducts:
         self.split_depth += -self.split_depth % (64 * work.group) if splits > 1 else 0
         self.blocking: Blocking = unpacked_blocking(problem.batch, m, n, k, splits=-(-k // self.split_depth), width=work.lanes)
         self.each = max(1, min(self.groups, _TASK_STEPS // max(1, steps // self.blocking.splits)))
+        self.each = -(-self.groups // even_count(-(-self.groups // self.each)))
         self.partial = PartialSums(buffers, 0, self.blocking)
         matrix = self.sides[int(self.by_columns)]
         #: Whether rows of the matrix are one stream: contiguous, and read in order.

@@ -36,7 +36,7 @@ from volta_fn.runtime.threads import compile_uninterrupted, on_own_thread, run_t
 from volta_fn.targets.cpu.routine import WORTH_SHARING, WORTH_WAKING, routine_of
 from volta_fn.targets.cpu.runtime import artifact
 from volta_fn.targets.cpu.runtime.artifact import Artifact, layout_of
-from volta_fn.targets.cpu.runtime.executor import Mode, Op, support_code_of_process
+from volta_fn.targets.cpu.runtime.executor import MOST_JOINED, MOST_JOINED_BUFFERS, Mode, Op, support_code_of_process
 from volta_fn.targets.cpu.runtime.program import HostCall, Program, equation_call, kernel_call
 from volta_fn.targets.cpu.target import TARGET, excess_of_arrays
 
@@ -58,6 +58,8 @@ class LoadedLaunch(NamedTuple):
     #: The code that holds the address.
     code: LoadedCode
     is_copy: bool = False
+    #: Estimated nanoseconds on one thread.
+    cost: float = 0.0
 
 
 class LoadedRoutine(NamedTuple):
@@ -185,23 +187,33 @@ def _loaded_routine(entry: str, compiled: artifact.Compiled, addresses: Mapping[
     for number, launch in enumerate(compiled.launches):
         following = compiled.launches[number + 1 : number + 2]
         # A handler that raised must not end the program between a launch that changes something and the next one, which restores it.
-        long = launch.cost > WORTH_WAKING
-        polls = (long or launch.restores) and not any(f.restores for f in following)
-        mode = Mode.POLLS if polls else Mode(0)
-        if launch.tasks > 1 and launch.cost > WORTH_SHARING:
-            mode |= Mode.SHARED | (Mode.WAKES if long else Mode(0))
-        launches.append(LoadedLaunch(addresses[launch.symbol], launch.tasks, mode, launch.symbol, entry, code, launch.is_copy))
+        mode = _mode_of(launch.tasks, launch.cost)
+        if any(f.restores for f in following):
+            mode &= ~Mode.POLLS
+        elif launch.restores:
+            mode |= Mode.POLLS
+        address = addresses[launch.symbol]
+        launches.append(LoadedLaunch(address, launch.tasks, mode, launch.symbol, entry, code, launch.is_copy, launch.cost))
     return LoadedRoutine(tuple(launches), compiled.workspace, sum(launch.cost for launch in compiled.launches))
 
 
-CODE_CACHE = CodeCache()
+def _mode_of(tasks: int, cost: float) -> Mode:
+    """Return how a launch of so many estimated nanoseconds runs."""
+    mode = Mode.POLLS if cost > WORTH_WAKING else Mode(0)
+    if tasks > 1 and cost > WORTH_SHARING:
+        mode |= Mode.SHARED | (Mode.WAKES if cost > WORTH_WAKING else Mode(0))
+    return mode
 
+
+CODE_CACHE = CodeCache()
 
 # Compile programs: the commands of a lowered program, and its routines.
 #
 # Loops and branches are commands that hold others. A loop's carry is updated in place where a step allows it; else it alternates
 # between two buffers.
 
+#: A word of a command: slots and launches become their numbers.
+Word = int | Slot | LoadedLaunch
 #: How control flow is written: (writer, item, operands' slots, results' slots, scope).
 ControlFlow = Callable[["CommandWriter", Item, Sequence[Slot], Sequence[Slot], CommandScope], None]
 
@@ -209,9 +221,97 @@ ControlFlow = Callable[["CommandWriter", Item, Sequence[Slot], Sequence[Slot], C
 _HOST_COST = 10_000.0
 
 
-#: The number of words of each command but `RUN`, whose length varies, without the commands in it. A switch has, after these, a word for
-#: each body: its number of words.
+#: The number of words of each command but `RUN` and `JOIN`, whose length varies, without the commands in it. A switch has, after these, a
+#: word for each body: its number of words.
 _WORDS = {Op.HOST: 2, Op.COPY: 4, Op.POINT: 3, Op.SWAP: 3, Op.ROW: 5, Op.LOOP: 6, Op.WHILE: 4, Op.SWITCH: 3, Op.VIEW: 7}
+
+
+# Launches that run together.
+#
+# A launch begins when the one before has ended on all threads, which takes 1 to 3 µs: threads wait for the last one, and each begins to
+# read other memory. Short launches that are independent of each other, such as the products with a layer's three matrices for queries, keys
+# and values, have no such wait between them.
+
+#: Estimated nanoseconds of the launches that run together: shorter ones are not worth another thread, longer ones not worth joining.
+WORTH_JOINING, WORTH_A_LAUNCH = 1_000.0, 200_000.0
+
+
+class JoinedLaunch(NamedTuple):
+    """The last launch of a routine, which runs together with others, and short ones before it, which prepare it."""
+
+    launches: Sequence[LoadedLaunch]
+    buffers: list[Slot]
+    #: The memory that the routine reads, but for what no launch writes, and that which it writes.
+    read: frozenset[Slot]
+    written: frozenset[Slot]
+
+    @classmethod
+    def may_be(cls, launches: Sequence[LoadedLaunch]) -> bool:
+        """Return True if a routine's launches are worth joining with others."""
+        if not launches or not WORTH_JOINING < launches[-1].cost < WORTH_A_LAUNCH:
+            return False
+        return not any(p.mode or p.cost > WORTH_SHARING for p in launches[:-1])
+
+    @property
+    def launch(self) -> LoadedLaunch:
+        """The launch that is joined with others."""
+        return self.launches[-1]
+
+    def is_independent(self, other: JoinedLaunch) -> bool:
+        """Return True if neither launch writes what the other uses."""
+        return not (self.written & other.written or self._overwrites(other) or other._overwrites(self))
+
+    def _overwrites(self, other: JoinedLaunch) -> bool:
+        return bool(self.written & other.read) or (_any_callers(self.written) and _any_callers(other.read))
+
+
+def _memory(slots: Iterable[Slot]) -> Iterator[Slot]:
+    """Yield slots, and those into whose memory they may point."""
+    for slot in slots:
+        yield slot
+        yield from _memory(slot.backing)
+
+
+def _any_callers(slots: Iterable[Slot]) -> bool:
+    """Return True if some memory is the caller's, who may pass that of a donated argument as a result's, too."""
+    return any(slot.array is None and not slot.size and not slot.backing for slot in slots)
+
+
+class JoinedLaunches(NamedTuple):
+    """Independent launches of a scope that run as one, and where the words of their command begin."""
+
+    scope: CommandScope
+    begin: int
+    members: list[JoinedLaunch]
+
+    @property
+    def end(self) -> int:
+        """Where the words of the command end."""
+        return self.begin + len(self.words())
+
+    def takes(self, member: JoinedLaunch) -> bool:
+        """Return True if a launch may run together with these."""
+        buffers = sum(len(m.buffers) for m in (*self.members, member))
+        return len(self.members) < MOST_JOINED and buffers <= MOST_JOINED_BUFFERS and all(map(member.is_independent, self.members))
+
+    def words(self) -> list[Word]:
+        """Return the words of the command."""
+        if len(self.members) == 1:
+            return _runs(self.members[0].launches, self.members[0].buffers)
+        preparations = [word for m in self.members for word in _runs(m.launches[:-1], m.buffers)]
+        tasks, cost = sum(m.launch.tasks for m in self.members), sum(m.launch.cost for m in self.members)
+        words: list[Word] = [*preparations, Op.JOIN, len(self.members), tasks, _mode_of(tasks, cost)]
+        for m in self.members:
+            words += [m.launch, m.launch.tasks, len(m.buffers), *m.buffers]
+        return words
+
+
+def _runs(launches: Sequence[LoadedLaunch], buffers: list[Slot]) -> list[Word]:
+    """Return the words of commands that run launches one after another."""
+    words: list[Word] = []
+    for launch in launches:
+        words += [Op.RUN, launch, launch.tasks, launch.mode, len(buffers), *buffers]
+    return words
 
 
 class CommandWriter(ProgramWriter):
@@ -223,18 +323,21 @@ class CommandWriter(ProgramWriter):
         self.donated: Sequence[bool] = ()
         self.loaded = loaded
         self.control_flow = control_flow
-        self.words: list[int | Slot | LoadedLaunch] = []
+        self.words: list[Word] = []
         self.hosts: list[HostCall] = []
         #: Estimated nanoseconds of the program, which decide whether it releases Python's lock: a while loop counts as long, and of a
         #: conditional all branches count.
         self.cost = 0.0
         #: The memory that nothing overwrites while the commands written now run: arguments, and what loops read in every iteration.
         self.unchanged: set[Slot] = set()
+        #: The launches of the last command, if others may join them.
+        self._joined: JoinedLaunches | None = None
 
     def body(self, program: LoweredProgram, inputs: Sequence[Slot], destinations: Sequence[Slot | None], scope: CommandScope) -> None:
         """Write a program that reads `inputs` and stores outputs at `destinations`."""
         if scope is self.slots.outermost:
             self.unchanged.update([slot for slot, is_donated in zip(inputs, self.donated, strict=False) if not is_donated])
+        self._joined = None  # a loop's condition and its body have one scope
         super().body(program, inputs, destinations, scope)
 
     def view(self, item: Item, operands: Sequence[Slot], scope: CommandScope) -> Slot | None:
@@ -259,7 +362,7 @@ class CommandWriter(ProgramWriter):
         if loaded is not None and excess_of_arrays(item) is None:
             # A copy into the operand's own memory does nothing, but would wake threads.
             is_in_place = isinstance(item.node, Equation) and results[0] in operands
-            self.routine(loaded.without_copies() if is_in_place else loaded, [*operands, *results], scope)
+            self.routine(loaded.without_copies() if is_in_place else loaded, operands, results, scope)
         elif isinstance(item.node, KernelCall):
             self.host(item, kernel_call(item.node.kernel, operands, results), [*operands, *results], scope)
         elif item.node.primitive in self.control_flow:
@@ -286,16 +389,26 @@ class CommandWriter(ProgramWriter):
         self.words += [op, *words]
         self.slots.time += 1
 
-    def routine(self, loaded: LoadedRoutine, buffers: list[Slot], scope: CommandScope) -> None:
-        """Write the launches of a routine."""
-        if loaded.workspace:
-            buffers = [*buffers, self.slots.memory(loaded.workspace, scope)]
+    def routine(self, loaded: LoadedRoutine, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
+        """Write the launches of a routine; a short one that is shared runs together with those right before it, if they are independent."""
+        workspace = [self.slots.memory(loaded.workspace, scope)] if loaded.workspace else []
+        buffers = [*operands, *results, *workspace]
         self.cost += loaded.cost
+        launches = [launch for launch in loaded.launches if launch.tasks]
+        joined = None
+        if JoinedLaunch.may_be(launches):
+            read, written = frozenset(_memory(operands)) - self.unchanged, frozenset(_memory([*results, *workspace]))
+            member = JoinedLaunch(launches, buffers, read, written)
+            joined = JoinedLaunches(scope, len(self.words), [member])
+            before = self._joined
+            if before is not None and before.scope is scope and before.end == len(self.words) and before.takes(member):
+                joined = JoinedLaunches(scope, before.begin, [*before.members, member])
+                del self.words[joined.begin :]
+                self.slots.time -= 1  # the memory of all is in use at one time
         for slot in buffers:
             self.slots.touch(slot, scope)
-        for launch in loaded.launches:
-            if launch.tasks:
-                self.words += [Op.RUN, launch, launch.tasks, launch.mode, len(buffers), *buffers]
+        self.words += _runs(launches, buffers) if joined is None else joined.words()
+        self._joined = joined
         self.slots.time += 1
 
     def host(self, item: Item, call: HostCall, touched: Sequence[Slot], scope: CommandScope) -> None:
@@ -324,6 +437,11 @@ class CommandWriter(ProgramWriter):
             if op == Op.RUN:
                 size = 5 + words[at + 4]
                 uses.command(words[at + 5 : at + size])
+            elif op == Op.JOIN:
+                size = 4
+                for _ in range(words[at + 1]):
+                    size += 3 + words[at + size + 2]
+                uses.command([word for word in words[at + 4 : at + size] if isinstance(word, Slot)])
             elif op == Op.HOST:
                 uses.command(next(hosts).slots)
             else:
@@ -592,7 +710,7 @@ class TimedWriter(CommandWriter):
     def _write_stamp(self, number: int, scope: CommandScope) -> None:
         slot = self.slots.constant(self._log)
         self.slots.touch(slot, scope)
-        stamp: list[int | Slot | LoadedLaunch] = [Op.RUN, self._launch, number, 0, 1, slot]
+        stamp: list[Word] = [Op.RUN, self._launch, number, 0, 1, slot]
         assert len(stamp) == _STAMP_WORDS, "as many are taken back"
         self.words += stamp
 

@@ -31,17 +31,23 @@ from volta_fn.targets.cpu.runtime import artifact
 # sequentially, and the same one in the next call. Tasks handed out one by one to whoever comes first took up to twice as long where they do
 # little more than read: what a core has prefetched at a task's end, or has cached from the call before, was the other's.
 #
-# A worker says that it is busy before it looks whether a launch is open; the announcer closes the launch before it looks whether a worker
-# is busy. So no worker works on a launch whose announcer has gone on.
+# One word, the *state*, has the launch's number, whether it is open, and how many workers are on it. A worker joins by adding itself to a
+# state that is open; the announcer closes the launch, and goes on when no worker is on it. So none works on a launch that has ended.
+#
+# Where cores have caches of their own, a word that another core has written takes 100 to 200 ns to arrive, and a launch may take a few µs.
+# So the launch is described beside the state, in one cache line; a worker fetches what it needs next while it joins; and the announcer
+# begins its first task at once, by plain stores, without waiting until others have seen them.
 #
 # The thread with a launch handles signals between tasks. No task begins after a handler has raised.
 
 #: Words of the pool's record, in separate cache lines (8 words) where different threads write to them.
-_TAKEN, _FUNCTION, _BUFFERS, _TASKS, _CHUNKS, _OPEN, _ROUND, _BUSY = 0, 8, 9, 10, 11, 16, 24, 32
-_SLEEPERS, _MUTEX, _CONDITION, _WORKERS = 40, 48, 64, 88
+_STATE, _FUNCTION, _BUFFERS, _TASKS, _CHUNKS = 0, 1, 2, 3, 4
+_TAKEN, _SLEEPERS, _WORKERS, _MUTEX, _CONDITION = 8, 16, 17, 24, 40
 #: The next task of each chunk, and the most chunks that there are.
-_NEXT, _MOST_CHUNKS = 96, 64
+_NEXT, _MOST_CHUNKS = 64, 64
 _WORDS = _NEXT + 8 * _MOST_CHUNKS
+#: Parts of the state: the workers on the launch, whether it is open, and from there on its number.
+_BUSY_MASK, _OPEN, _ROUND = (1 << 20) - 1, 1 << 20, 1 << 21
 #: Iterations of the busy loop (some 25 to 40 ns each) before a worker sleeps: longer than from one call to the next, or a short launch
 #: that is not shared, since waking it takes as long as a small product.
 _SPINS = 4000
@@ -68,12 +74,24 @@ def _read(f: Function, number: int) -> Value:
 
 
 def _write(f: Function, number: int, value: Value) -> None:
-    f.do(f"store atomic {value}, {_word(number)} seq_cst, align 8")
+    """Emit an atomic store, which other threads see after all stores before it."""
+    f.do(f"store atomic {value}, {_word(number)} release, align 8")
 
 
 def _add(f: Function, number: int, value: int) -> Value:
     """Emit an atomic addition and return the word's value before."""
     return f.let("i64", f"atomicrmw add {_word(number)}, i64 {value} seq_cst")
+
+
+def _swap_if_equal(f: Function, number: int, old: Value, new: Value) -> Value:
+    """Emit an atomic exchange of a word that has the value `old`; return whether it had."""
+    pair = f.let("{ i64, i1 }", f"cmpxchg {_word(number)}, {old}, {new} seq_cst seq_cst")
+    return f.let("i1", f"extractvalue {pair}, 1")
+
+
+def _prefetch(f: Function, pointer: Value, writes: bool) -> None:
+    f.module.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    f.run("llvm.prefetch.p0", pointer, Value("i32", str(int(writes))), Value("i32", "3"), Value("i32", "1"))
 
 
 def _pause(f: Function) -> None:
@@ -105,7 +123,7 @@ def _start_of(f: Function, chunk: Value, tasks: Value, chunks: Value) -> Value:
 def _write_take(module: Module) -> None:
     """Define ``@take(mine)``: do tasks one at a time, first those of the chunk `mine`.
 
-    Chunk 0 is that of the thread with the launch, which handles signals.
+    Chunk 0 is that of the thread with the launch, which has done task 0 and handles signals.
     """
     mine = Value("i64", "%mine")
     f = Function(module, "take", [mine], attributes="nounwind")
@@ -138,38 +156,44 @@ def _write_take(module: Module) -> None:
 
 
 def _write_share(module: Module) -> None:
+    """Define ``@share(function, buffers, tasks, wakes)``, which does a launch's tasks, with other threads if the pool is free."""
     function, buffers, tasks, wakes = Value(_PTR, "%function"), Value(_PTR, "%buffers"), Value("i64", "%tasks"), Value("i1", "%wakes")
     f = Function(module, "share", [function, buffers, tasks, wakes])
-    pair = f.let("{ i64, i1 }", f"cmpxchg {_word(_TAKEN)}, i64 0, i64 1 seq_cst seq_cst")
-    free = f.let("i1", f"extractvalue {pair}, 1")
+    signals = signals_of(f, buffers)
+
+    def run_task(begin: Value) -> Value:
+        """Emit a task, and whether the program goes on."""
+        f.do(f"call void {function.name}({buffers}, {begin}, {f.binary('add', begin, i64(1))})")
+        return f.compare("icmp eq", handle_signals(f, signals), i64(0))
 
     def together() -> None:
         _announce(f, function, buffers, tasks, wakes)
+        begins = f.binary("and", f.compare("icmp sgt", tasks, i64(0)), f.compare("icmp eq", signal_status(f, signals), i64(0)))
+        f.branch(begins, lambda: [run_task(i64(0))], lambda: [Value("i1", "false")])
         f.run("take", i64(0))
-        _write(f, _OPEN, i64(0))
+        f.do(f"atomicrmw and {_word(_STATE)}, i64 {~_OPEN} seq_cst")
 
         def wait() -> Value:
             _pause(f)
-            return f.compare("icmp sgt", _read(f, _BUSY), i64(0))
+            return f.compare("icmp ne", f.binary("and", _read(f, _STATE), i64(_BUSY_MASK)), i64(0))
 
         _repeat(f, wait)
         _write(f, _TAKEN, i64(0))
 
     def alone() -> None:
-        signals, task = signals_of(f, buffers), f.alloca("i64", align=8)
+        task = f.alloca("i64", align=8)
         f.store(i64(0), task, 8)
 
-        def run_task() -> Value:
+        def next_task() -> Value:
             begin = f.load("i64", task, 8)
+            good = run_task(begin)
             end = f.binary("add", begin, i64(1))
-            f.do(f"call void {function.name}({buffers}, {begin}, {end})")
             f.store(end, task, 8)
-            good = f.compare("icmp eq", handle_signals(f, signals), i64(0))
             return f.binary("and", good, f.compare("icmp slt", end, tasks))
 
-        f.branch(f.compare("icmp sgt", tasks, i64(0)), lambda: _repeat(f, run_task))
+        f.branch(f.compare("icmp sgt", tasks, i64(0)), lambda: _repeat(f, next_task))
 
-    f.branch(free, together, alone)
+    f.branch(_swap_if_equal(f, _TAKEN, i64(0), i64(1)), together, alone)
     f.finish()
 
 
@@ -178,17 +202,17 @@ def _announce(f: Function, function: Value, buffers: Value, tasks: Value, wakes:
     f.store(function, _word(_FUNCTION), 8)
     f.store(buffers, _word(_BUFFERS), 8)
     f.store(tasks, _word(_TASKS), 8)
-    threads = f.binary("add", _read(f, _WORKERS), i64(1))
-    chunks = f.select(f.compare("icmp slt", threads, i64(_MOST_CHUNKS)), threads, i64(_MOST_CHUNKS))
+    threads = least(f, f.binary("add", _read(f, _WORKERS), i64(1)), i64(_MOST_CHUNKS))
+    chunks = greatest(f, least(f, threads, tasks), i64(1))  # so that task 0 is of chunk 0
     f.store(chunks, _word(_CHUNKS), 8)
 
     def begin(chunk: Value, _: list[Value]) -> list[Value]:
         f.store(_start_of(f, chunk, tasks, chunks), _next_of(f, chunk), 8)
         return []
 
-    f.loop(i64(0), chunks, 1, [], begin, nonempty=True)
-    _write(f, _OPEN, i64(1))
-    _add(f, _ROUND, 1)
+    f.loop(i64(1), chunks, 1, [], begin)
+    f.store(i64(1), _word(_NEXT), 8)  # after task 0, which is this thread's
+    _write(f, _STATE, f.binary("add", _read(f, _STATE), i64(_ROUND + _OPEN)))
 
     def wake() -> None:
         f.run("exclude_current_cpu")
@@ -196,36 +220,54 @@ def _announce(f: Function, function: Value, buffers: Value, tasks: Value, wakes:
         system.wake_all(f, _word(_CONDITION))
         system.unlock(f, _word(_MUTEX))
 
-    f.branch(f.binary("and", wakes, f.compare("icmp sgt", _read(f, _SLEEPERS), i64(0))), wake)
+    def wake_sleepers() -> None:
+        f.do("fence seq_cst")  # a sleeper counts itself before it looks at the state
+        f.branch(f.compare("icmp sgt", _read(f, _SLEEPERS), i64(0)), wake)
+
+    f.branch(wakes, wake_sleepers)
 
 
 def _write_work(module: Module) -> None:
     f = Function(module, "work", [])
     f.run("register_worker")
-    seen = f.alloca("i64", align=8)
-    f.store(i64(0), seen, 8)
+    last = f.alloca("i64", align=8)
+    f.store(i64(0), last, 8)
     mine = f.binary("add", _add(f, _WORKERS, 1), i64(1))
 
     def iteration() -> Value:
-        last = f.load("i64", seen, 8)
-        _spin(f, last)
-        f.branch(f.compare("icmp eq", _read(f, _ROUND), last), lambda: _sleep(f, last))
-        f.store(_read(f, _ROUND), seen, 8)
-        _add(f, _BUSY, 1)
+        state = _spin(f, last)
 
-        def help_() -> None:
-            f.run("take", mine)
+        def join() -> None:
+            _prefetch(f, _next_of(f, mine), writes=True)
+            _prefetch(f, f.load(_PTR, _word(_BUFFERS), 8), writes=False)
 
-        f.branch(f.compare("icmp eq", _read(f, _OPEN), i64(1)), help_)
-        _add(f, _BUSY, -1)
+            def help_() -> None:
+                f.store(_round_of(f, state), last, 8)
+                f.run("take", mine)
+                _add(f, _STATE, -1)
+
+            f.branch(_swap_if_equal(f, _STATE, state, f.binary("add", state, i64(1))), help_)
+
+        f.branch(_is_new(f, state, last), join, lambda: _sleep(f, last))
         return Value("i1", "true")
 
     _repeat(f, iteration)
     f.finish()
 
 
-def _spin(f: Function, last: Value) -> None:
-    """Emit a busy wait, for a while, for a round after the last one."""
+def _round_of(f: Function, state: Value) -> Value:
+    """Emit the number of the launch of a state."""
+    return f.binary("and", state, i64(-_ROUND))
+
+
+def _is_new(f: Function, state: Value, last: Value) -> Value:
+    """Emit whether a state is that of an open launch that is not the one whose number is stored at `last`."""
+    is_open = f.compare("icmp ne", f.binary("and", state, i64(_OPEN)), i64(0))
+    return f.binary("and", is_open, f.compare("icmp ne", _round_of(f, state), f.load("i64", last, 8)))
+
+
+def _spin(f: Function, last: Value) -> Value:
+    """Emit a busy wait, for a while, for a launch after the last one; return the state."""
     spins = f.alloca("i64", align=8)
     f.store(i64(0), spins, 8)
 
@@ -233,20 +275,24 @@ def _spin(f: Function, last: Value) -> None:
         _pause(f)
         count = f.binary("add", f.load("i64", spins, 8), i64(1))
         f.store(count, spins, 8)
-        same = f.compare("icmp eq", _read(f, _ROUND), last)
-        return f.binary("and", same, f.compare("icmp slt", count, i64(_SPINS)))
+        f.store(_read(f, _STATE), state, 8)
+        waits = f.binary("xor", _is_new(f, f.load("i64", state, 8), last), Value("i1", "true"))
+        return f.binary("and", waits, f.compare("icmp slt", count, i64(_SPINS)))
 
+    state = f.alloca("i64", align=8)
     _repeat(f, spin)
+    return f.load("i64", state, 8)
 
 
 def _sleep(f: Function, last: Value) -> None:
-    """Emit a sleep until there may be another round than the last one."""
+    """Emit a sleep until there may be another launch than the last one."""
     system.lock(f, _word(_MUTEX))
     _add(f, _SLEEPERS, 1)
-    # The announcer counts the round before it looks for sleepers, and a sleeper counts itself before it looks at the round.
-    still = f.compare("icmp eq", _read(f, _ROUND), last)
 
-    f.branch(still, lambda: system.wait(f, _word(_CONDITION), _word(_MUTEX)))
+    def sleep() -> None:
+        system.wait(f, _word(_CONDITION), _word(_MUTEX))
+
+    f.branch(_is_new(f, _read(f, _STATE), last), lambda: None, sleep)
     _add(f, _SLEEPERS, -1)
     system.unlock(f, _word(_MUTEX))
 
@@ -328,6 +374,7 @@ def _start_support_code() -> SupportCode:
 #
 # ====== ==========================================================================================================================
 # RUN    function, tasks, mode, n, slot…: run a launch of a routine, as `Mode` says.
+# JOIN   members, tasks, mode, (function, tasks, n, slot…)…: run several launches as one, whose tasks are those of all.
 # HOST   function: call ``i64 function(ptr table)``; a result other than 0 ends the program.
 # COPY   to, from, bytes: copy memory.
 # POINT  to, from: make a slot point to where another does.
@@ -356,6 +403,7 @@ class Op(IntEnum):
     WHILE = 7
     SWITCH = 8
     VIEW = 9
+    JOIN = 10
 
 
 class Mode(IntFlag):
@@ -371,6 +419,8 @@ class Mode(IntFlag):
 
 #: The most buffers of a routine: its arrays and a workspace.
 MOST_BUFFERS = MOST_ARRAYS + 1
+#: The most launches that are run as one, and the most buffers of all.
+MOST_JOINED, MOST_JOINED_BUFFERS = 8, 64
 
 
 _CODE, _END, _TABLE, _SIGNALS = Value("ptr", "%code"), Value("ptr", "%end"), Value("ptr", "%table"), Value("ptr", "%signals")
@@ -388,6 +438,7 @@ def write_executor(module: Module) -> None:
     for op, write in _WRITERS.items():
         _Command(module, op.name.lower(), write).finish()
     _write_commands(module)
+    _write_run_joined(module)
     _write_poll_signals(module)
 
 
@@ -446,17 +497,26 @@ class _Command(Function):
 def _run(f: _Command) -> Value:
     function = f.cast("inttoptr", f.word(1), "ptr")
     tasks, mode, count = f.word(2), f.word(3), f.word(4)
-    buffers = f.at(f.alloca("ptr", MOST_BUFFERS + 1, 8), "ptr", i64(1))
+    buffers = f.at(f.alloca("ptr", MOST_BUFFERS + 1), "ptr", i64(1))
+    _gather(f, buffers, i64(5), count)
+    _launch(f, function, buffers, tasks, mode)
+    f.advance(f.binary("add", count, i64(5)))
+    return _poll_after(f, mode)
+
+
+def _gather(f: _Command, buffers: Value, first: Value, count: Value) -> None:
+    """Emit the pointers to a launch's buffers, whose slots are `count` words from the word `first` on."""
     f.store(_SIGNALS, f.at(buffers, "ptr", i64(-1)), 8)
 
     def gather(i: Value, _: list[Value]) -> None:
-        pointer = f.pointer(f.word(f.binary("add", i, i64(5))))
-        f.store(pointer, f.at(buffers, "ptr", i), 8)
+        f.store(f.pointer(f.word(f.binary("add", i, first))), f.at(buffers, "ptr", i), 8)
 
     f.loop(i64(0), count, 1, [], gather)
 
-    def has(flag: Mode) -> Value:
-        return f.compare("icmp ne", f.binary("and", mode, i64(flag)), i64(0))
+
+def _launch(f: _Command, function: Value, buffers: Value, tasks: Value, mode: Value) -> None:
+    """Emit a launch, on the threads that its mode asks for."""
+    wakes, any_awake = _has(f, mode, Mode.WAKES), f.compare("icmp slt", _read(f, _SLEEPERS), _read(f, _WORKERS))
 
     def share() -> None:
         f.run("share", function, buffers, tasks, wakes)
@@ -464,10 +524,69 @@ def _run(f: _Command) -> Value:
     def alone() -> None:
         f.do(f"call void {function.name}({buffers}, i64 0, {tasks})")
 
-    wakes, any_awake = has(Mode.WAKES), f.compare("icmp slt", _read(f, _SLEEPERS), _read(f, _WORKERS))
-    f.branch(f.binary("and", has(Mode.SHARED), f.binary("or", wakes, any_awake)), share, alone)
-    f.advance(f.binary("add", count, i64(5)))
-    return f.branch(has(Mode.POLLS), lambda: [f.call("poll_signals", "i64", _SIGNALS)], lambda: [_OK])[0]
+    f.branch(f.binary("and", _has(f, mode, Mode.SHARED), f.binary("or", wakes, any_awake)), share, alone)
+
+
+def _has(f: Function, mode: Value, flag: Mode) -> Value:
+    return f.compare("icmp ne", f.binary("and", mode, i64(flag)), i64(0))
+
+
+def _poll_after(f: _Command, mode: Value) -> Value:
+    return f.branch(_has(f, mode, Mode.POLLS), lambda: [f.call("poll_signals", "i64", _SIGNALS)], lambda: [_OK])[0]
+
+
+def _join(f: _Command) -> Value:
+    """Emit launches that are run as one; see `_write_run_joined` for the record of these."""
+    members, tasks, mode = f.word(1), f.word(2), f.word(3)
+    record = f.at(f.alloca("ptr", 3 * MOST_JOINED + 1), "ptr", i64(1))
+    pointers = f.alloca("ptr", MOST_JOINED_BUFFERS + MOST_JOINED)
+    f.store(_SIGNALS, f.at(record, "ptr", i64(-1)), 8)
+
+    def member(number: Value, carried: list[Value]) -> list[Value]:
+        word, pointer, before = carried
+        function, tasks, count = [f.word(f.binary("add", word, i64(k))) for k in range(3)]
+        first, end = f.binary("add", word, i64(3)), f.binary("add", before, tasks)
+        buffers = f.at(pointers, "ptr", f.binary("add", pointer, i64(1)))
+        _gather(f, buffers, first, count)
+        entry = f.at(record, "ptr", f.binary("mul", number, i64(3)))
+        for place, value in enumerate((f.cast("inttoptr", function, "ptr"), buffers, end)):
+            f.store(value, f.at(entry, "ptr", i64(place)), 8)
+        return [f.binary("add", first, count), f.binary("add", f.binary("add", pointer, i64(1)), count), end]
+
+    words, _, _ = f.loop(i64(0), members, 1, [i64(4), i64(0), i64(0)], member)
+    _launch(f, Value("ptr", "@run_joined"), record, tasks, mode)
+    f.advance(words)
+    return _poll_after(f, mode)
+
+
+def _write_run_joined(module: Module) -> None:
+    """Define ``@run_joined(ptr record, i64 begin, i64 end)``, the entry point of launches that are run as one.
+
+    The record has the function, the buffers and the end of the tasks of each.
+    """
+    record, begin, end = Value("ptr", "%record"), Value("i64", "%begin"), Value("i64", "%end")
+    f = Function(module, "run_joined", [record, begin, end])
+    number, before = f.alloca("i64", align=8), f.alloca("i64", align=8)
+    f.store(i64(0), number, 8)
+    f.store(i64(0), before, 8)
+
+    def member() -> Value:
+        k, first = f.load("i64", number, 8), f.load("i64", before, 8)
+        entry = f.at(record, "ptr", f.binary("mul", k, i64(3)))
+        function, buffers = f.load("ptr", entry, 8), f.load("ptr", f.at(entry, "ptr", i64(1)), 8)
+        last = f.load("i64", f.at(entry, "ptr", i64(2)), 8)
+        low, high = greatest(f, begin, first), least(f, end, last)
+
+        def run() -> None:
+            f.do(f"call void {function.name}({buffers}, {f.binary('sub', low, first)}, {f.binary('sub', high, first)})")
+
+        f.branch(f.compare("icmp slt", low, high), run)
+        f.store(f.binary("add", k, i64(1)), number, 8)
+        f.store(last, before, 8)
+        return f.compare("icmp slt", last, end)
+
+    _repeat(f, member)
+    f.finish()
 
 
 def _host(f: _Command) -> Value:
@@ -602,13 +721,14 @@ _WRITERS: dict[Op, Callable[[_Command], Value]] = {
     Op.WHILE: _while,
     Op.SWITCH: _switch,
     Op.VIEW: _view,
+    Op.JOIN: _join,
 }
 
 
 def _write_execute(module: Module) -> None:
     """Define ``i64 @execute(code, end, table)``, which makes a record of signals."""
     f = Function(module, "execute", [_CODE, _END, _TABLE], "i64")
-    signals = f.alloca("i64", len(SignalWord), 8)
+    signals = f.alloca("i64", 8)  # a cache line that nothing else is written to, as threads read it before each task
     for word, value in ((SignalWord.HANDLE, Value("ptr", "@poll_signals")), (SignalWord.STATUS, _OK), (SignalWord.SECOND, i64(0))):
         f.store(value, f.at(signals, "i64", i64(word)), 8)
     f.finish(f.call("commands", "i64", _CODE, _END, _TABLE, signals))
