@@ -1,4 +1,4 @@
-"""Which equations may be dropped or moved, products side by side, and overlap of sums between processes."""
+"""Which equations may be dropped or moved, and overlap of sums between processes."""
 
 from __future__ import annotations
 
@@ -76,8 +76,9 @@ _MATRIX_SHARE = 16
 
 
 def with_products_together(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Move products of a small array with matrices to the first of them, so that a target may compute them at one time.
+    """Move products of a small array with matrices to the first of them.
 
+    So a target may compute them at one time.
     Such are the products with the two matrices of a gated layer while a token is decoded, between which an activation function stands.
     """
     definitions: dict[Atom, int] = {}
@@ -94,7 +95,10 @@ def with_products_together(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _small_factor(eqn: Equation) -> Var | None:
-    """Return the operand of a product that is small beside the others, as the result is; None if there is none."""
+    """Return the operand of a product that is small beside the matrix.
+
+    None if there is none, or the result is large.
+    """
     if eqn.primitive not in (dot_general_p, quantized_dot_p):
         return None
     sizes = [v.aval.nbytes for v in eqn.invars]

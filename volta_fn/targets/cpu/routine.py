@@ -164,7 +164,10 @@ def chunk_count(size: int, smallest: int, most: int = 64) -> int:
 
 
 def even_count(count: int) -> int:
-    """Return a number of tasks, about `count`, of which two threads have as many, and if there are some, four."""
+    """Return about so many tasks, of which two threads have equal shares.
+
+    If there are several, four threads have, too.
+    """
     return count if count <= 2 else max(1, round(count / 4)) * 4
 
 

@@ -237,7 +237,10 @@ WORTH_JOINING, WORTH_A_LAUNCH = 1_000.0, 200_000.0
 
 
 class JoinedLaunch(NamedTuple):
-    """The last launch of a routine, which runs together with others, and short ones before it, which prepare it."""
+    """The last launch of a routine, which runs together with others.
+
+    Short ones may stand before it, which prepare it.
+    """
 
     launches: Sequence[LoadedLaunch]
     buffers: list[Slot]
@@ -273,14 +276,18 @@ def _memory(slots: Iterable[Slot]) -> Iterator[Slot]:
 
 
 def _any_callers(slots: Iterable[Slot]) -> bool:
-    """Return True if some memory is the caller's, who may pass that of a donated argument as a result's, too."""
+    """Return True if some memory is the caller's.
+
+    The memory of a donated argument may be that of a result, too.
+    """
     return any(slot.array is None and not slot.size and not slot.backing for slot in slots)
 
 
 class JoinedLaunches(NamedTuple):
-    """Independent launches of a scope that run as one, and where the words of their command begin."""
+    """Independent launches of a scope that run as one."""
 
     scope: CommandScope
+    #: Where the words of the command begin.
     begin: int
     members: list[JoinedLaunch]
 
@@ -390,7 +397,10 @@ class CommandWriter(ProgramWriter):
         self.slots.time += 1
 
     def routine(self, loaded: LoadedRoutine, operands: Sequence[Slot], results: Sequence[Slot], scope: CommandScope) -> None:
-        """Write the launches of a routine; a short one that is shared runs together with those right before it, if they are independent."""
+        """Write the launches of a routine.
+
+        A short one runs together with those right before it, if they are independent.
+        """
         workspace = [self.slots.memory(loaded.workspace, scope)] if loaded.workspace else []
         buffers = [*operands, *results, *workspace]
         self.cost += loaded.cost

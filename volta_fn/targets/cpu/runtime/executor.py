@@ -84,7 +84,7 @@ def _add(f: Function, number: int, value: int) -> Value:
 
 
 def _swap_if_equal(f: Function, number: int, old: Value, new: Value) -> Value:
-    """Emit an atomic exchange of a word that has the value `old`; return whether it had."""
+    """Emit the exchange of a word that has the value `old`, and whether it had."""
     pair = f.let("{ i64, i1 }", f"cmpxchg {_word(number)}, {old}, {new} seq_cst seq_cst")
     return f.let("i1", f"extractvalue {pair}, 1")
 
@@ -156,7 +156,10 @@ def _write_take(module: Module) -> None:
 
 
 def _write_share(module: Module) -> None:
-    """Define ``@share(function, buffers, tasks, wakes)``, which does a launch's tasks, with other threads if the pool is free."""
+    """Define ``@share(function, buffers, tasks, wakes)``, which does a launch's tasks.
+
+    Other threads help if the pool is free.
+    """
     function, buffers, tasks, wakes = Value(_PTR, "%function"), Value(_PTR, "%buffers"), Value("i64", "%tasks"), Value("i1", "%wakes")
     f = Function(module, "share", [function, buffers, tasks, wakes])
     signals = signals_of(f, buffers)
@@ -261,13 +264,16 @@ def _round_of(f: Function, state: Value) -> Value:
 
 
 def _is_new(f: Function, state: Value, last: Value) -> Value:
-    """Emit whether a state is that of an open launch that is not the one whose number is stored at `last`."""
+    """Emit whether a state is that of a new open launch.
+
+    The number of the one before is stored at `last`.
+    """
     is_open = f.compare("icmp ne", f.binary("and", state, i64(_OPEN)), i64(0))
     return f.binary("and", is_open, f.compare("icmp ne", _round_of(f, state), f.load("i64", last, 8)))
 
 
 def _spin(f: Function, last: Value) -> Value:
-    """Emit a busy wait, for a while, for a launch after the last one; return the state."""
+    """Emit a busy wait for a new launch, for a while; return the state."""
     spins = f.alloca("i64", align=8)
     f.store(i64(0), spins, 8)
 
@@ -505,7 +511,10 @@ def _run(f: _Command) -> Value:
 
 
 def _gather(f: _Command, buffers: Value, first: Value, count: Value) -> None:
-    """Emit the pointers to a launch's buffers, whose slots are `count` words from the word `first` on."""
+    """Emit the pointers to a launch's buffers.
+
+    Their slots are `count` words from the word `first` on.
+    """
     f.store(_SIGNALS, f.at(buffers, "ptr", i64(-1)), 8)
 
     def gather(i: Value, _: list[Value]) -> None:
@@ -536,7 +545,7 @@ def _poll_after(f: _Command, mode: Value) -> Value:
 
 
 def _join(f: _Command) -> Value:
-    """Emit launches that are run as one; see `_write_run_joined` for the record of these."""
+    """Emit launches that run as one; `_write_run_joined` has their record."""
     members, tasks, mode = f.word(1), f.word(2), f.word(3)
     record = f.at(f.alloca("ptr", 3 * MOST_JOINED + 1), "ptr", i64(1))
     pointers = f.alloca("ptr", MOST_JOINED_BUFFERS + MOST_JOINED)
@@ -560,9 +569,9 @@ def _join(f: _Command) -> Value:
 
 
 def _write_run_joined(module: Module) -> None:
-    """Define ``@run_joined(ptr record, i64 begin, i64 end)``, the entry point of launches that are run as one.
+    """Define ``@run_joined(ptr record, i64 begin, i64 end)``.
 
-    The record has the function, the buffers and the end of the tasks of each.
+    It is the entry point of launches that run as one. The record has the function, the buffers and the end of the tasks of each.
     """
     record, begin, end = Value("ptr", "%record"), Value("i64", "%begin"), Value("i64", "%end")
     f = Function(module, "run_joined", [record, begin, end])
