@@ -74,10 +74,11 @@ def main() -> None:
     limit_threads(options.threads)
     frameworks = [name for name in installed() if name != "jax"]
     read = 1 << 10 if options.quick else 1 << 27
+    total = sum_of(read)
     for name in ("tiny",) if options.quick else options.model:
         model = TINY if options.quick else MODELS[name]
         for rows in options.rows:
-            contestants, sizes = {"sum": sum_of(read)}, {}
+            contestants, sizes = {"sum": total}, {}
             for kind in options.kinds:
                 case = decode(np.random.default_rng(0), model, kind, rows)
                 sizes[kind] = weight_bytes(case)
