@@ -84,6 +84,9 @@ class Launch:
     restores: bool = False
     #: Whether it only copies an operand to the result, and is left out where these share memory.
     is_copy: bool = False
+    #: Whether it handles signals itself, which only the thread with the launch may do: another would wait for Python's lock, which that
+    #: thread may hold. So it has one task, and does not run together with others.
+    polls: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,9 +137,9 @@ class RoutineWriter:
         self._buffers = buffers
         self._launches: list[Launch] = []
 
-    def launch(self, tasks: int, cost: float, body: Body, *, restores: bool = False, is_copy: bool = False) -> None:
+    def launch(self, tasks: int, cost: float, body: Body, *, restores: bool = False, is_copy: bool = False, polls: bool = False) -> None:
         """Add an entry point."""
-        assert tasks == 1 or not restores, "see `Launch.restores`"
+        assert tasks == 1 or not (restores or polls), "see `Launch`"
         symbol = f"{self._name}_{len(self._launches)}{'_copy' * is_copy}"
         f = entry_point(self.module, symbol)
         pointers = [buffer_pointer(f, k) for k in range(self._buffers)]
@@ -146,7 +149,7 @@ class RoutineWriter:
 
         f.loop(BEGIN, END, 1, [], iteration)
         f.finish()
-        self._launches.append(Launch(symbol, tasks, cost, restores, is_copy))
+        self._launches.append(Launch(symbol, tasks, cost, restores, is_copy, polls))
 
     def routine(self, workspace: int = 0) -> Routine:
         """Return the routine. `buffers` includes the workspace, if there is one."""

@@ -14,8 +14,8 @@ pytest.importorskip("llvmlite")
 ENTRY = artifact.Compiled(
     b"code\x00with\nlines",
     (
-        artifact.CompiledLaunch("first", 3, 1.5, restores=False, is_copy=False),
-        artifact.CompiledLaunch("second", 1, 0.0, restores=True, is_copy=True),
+        artifact.CompiledLaunch("first", 3, 1.5, restores=False, is_copy=False, polls=False),
+        artifact.CompiledLaunch("second", 1, 0.0, restores=True, is_copy=True, polls=True),
     ),
     128,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +15,10 @@ pytest.importorskip("llvmlite")
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn.compiler import pipeline
-from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, assemble, loaded_routines
+from volta_fn.targets.cpu.runtime import compile
+from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, JoinedLaunch, JoinedLaunches, assemble, loaded_routines
 from volta_fn.targets.cpu.runtime.executor import MOST_JOINED, Mode, Op
+from volta_fn.targets.cpu.runtime.program import Program
 from volta_fn.targets.cpu.target import TARGET
 
 SIZE = 192
@@ -95,6 +98,19 @@ def test_long_and_tiny_launches_run_by_themselves() -> None:
     assert joined(together, row()[:, :8], matrices(2, 8, 8)) == []
 
 
+def test_loops_that_handle_signals_run_by_themselves() -> None:
+    """Another thread would wait for Python's lock, which the caller of a short program holds, and the caller for that thread."""
+    loop = lambda f, x: vf.lax.fori_loop(0, 3000, lambda _, c: f(c) + 1.0, x)
+    both = lambda x, y: (loop(jnp.sin, x), loop(jnp.cos, y))
+    x = np.float32(0.5)
+    assert joined(both, x, x) == []
+    assert [Mode(words[3]) for words in commands(both, x, x)] == [Mode.POLLS, Mode.POLLS]
+    sines = cosines = 0.5
+    for _ in range(3000):
+        sines, cosines = np.sin(sines) + 1.0, np.cos(cosines) + 1.0
+    np.testing.assert_allclose(vf.jit(both)(x, x), (sines, cosines), rtol=1e-5)
+
+
 def test_results_in_donated_memory_wait_for_its_readers() -> None:
     """The caller may pass a donated argument's memory as that of the second product, which the first one reads."""
     a, b = matrices(2)
@@ -147,3 +163,89 @@ def test_several_threads_compute_the_same_bits_at_once() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+# Programs of random parts: what runs together may run in any order.
+
+
+def _products(rng: random.Random, rows: list[vf.Array], ms: list[vf.Array]) -> None:
+    x = rng.choice(rows)
+    rows += [jnp.tanh(x @ m) if rng.random() < 0.5 else x @ m.T for m in rng.sample(ms, min(3, len(ms)))]
+
+
+def _reductions(rng: random.Random, rows: list[vf.Array], ms: list[vf.Array]) -> None:
+    rows += [jnp.sin(m).max(0, keepdims=True) for m in rng.sample(ms, min(2, len(ms)))]
+
+
+def _elementwise(rng: random.Random, rows: list[vf.Array], ms: list[vf.Array]) -> None:
+    for _ in range(2):
+        k = rng.randrange(len(ms))
+        ms[k] = jnp.sin(ms[k] + rng.choice(ms)) * rng.choice(rows)
+
+
+def _updates(rng: random.Random, rows: list[vf.Array], ms: list[vf.Array]) -> None:
+    for _ in range(2):
+        k, place = rng.randrange(len(ms)), rng.randrange(SIZE // 2)
+        ms[k] = ms[k].at[place].set(rng.choice(rows)[0]) if rng.random() < 0.5 else ms[k].at[place:].add(rng.choice(rows))
+
+
+def _empty(rng: random.Random, rows: list[vf.Array], ms: list[vf.Array]) -> None:
+    rows.append(jnp.concatenate([rng.choice(rows)[:0], rng.choice(rows)]) @ rng.choice(ms))
+
+
+def _steps(rng: random.Random, rows: list[vf.Array], ms: list[vf.Array], most: int = 6) -> None:
+    """Append rows, and change matrices, by some parts; in loops and branches there are some, too."""
+    parts = [_products, _products, _reductions, _elementwise, _updates, _empty]
+    for part in rng.choices([*parts, *[_loop, _branch] * (most > 3)], k=rng.randint(2, most)):
+        part(rng, rows, ms)
+
+
+def _inside(seed: float, rows: list[vf.Array], carry: tuple[vf.Array, vf.Array]) -> tuple[vf.Array, vf.Array]:
+    rows, ms = [*rows[:2], carry[0]], [carry[1], 0.5 * carry[1]]
+    _steps(random.Random(seed), rows, ms, 3)
+    return jnp.tanh(rows[-1]), ms[0]
+
+
+def _loop(rng: random.Random, rows: list[vf.Array], ms: list[vf.Array]) -> None:
+    seed, outer, k = rng.random(), list(rows), rng.randrange(len(ms))
+    row, ms[k] = vf.lax.fori_loop(0, rng.randint(0, 3), lambda _, carry: _inside(seed, outer, carry), (rows[-1], ms[k]))
+    rows.append(row)
+
+
+def _branch(rng: random.Random, rows: list[vf.Array], ms: list[vf.Array]) -> None:
+    seeds, outer, k = [rng.random(), rng.random()], list(rows), rng.randrange(len(ms))
+    ways = [lambda *carry, seed=seed: _inside(seed, outer, carry) for seed in seeds]
+    row, ms[k] = vf.lax.cond(rows[-1].sum() > 0, *ways, rows[-1], ms[k])
+    rows.append(row)
+
+
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_what_runs_together_gives_the_same_bits_apart_and_in_reverse(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launches of each routine are the same, so bits are; arguments that are donated are results' memory, too."""
+    monkeypatch.setattr(compile, "WORTH_JOINING", -1.0)  # so that most run together
+    words, together = JoinedLaunches.words, 0
+    backwards = lambda joined: words(joined._replace(members=joined.members[::-1]))
+    for seed in range(first, first + 10):
+        rng = random.Random(seed)
+        arguments = [*[row() for _ in range(2)], *matrices(3)]
+        donated = [rng.random() < 0.5 for _ in arguments]
+
+        def function(*arrays: vf.Array, seed: int = seed) -> list[vf.Array]:
+            rows, ms = list(arrays[:2]), list(arrays[2:])
+            _steps(random.Random(seed), rows, ms)
+            return [*rows[-4:], *ms]
+
+        program = pipeline.lower(vf.make_jaxpr(function)(*arguments), TARGET)
+        loaded, results = loaded_routines(program), []
+        for name, value in (("may_be", lambda launches: False), ("words", words), ("words", backwards)):
+            with monkeypatch.context() as patch:
+                patch.setattr(JoinedLaunch if name == "may_be" else JoinedLaunches, name, value)
+                writer = CommandWriter(loaded, CONTROL_FLOW)
+                built = assemble(program, donated, writer)
+            together += writer.words.count(Op.JOIN)
+            addresses, codes = [launch.address for launch in built.launches], [launch.code for launch in built.launches]
+            run = Program(built.artifact, addresses, codes, built.hosts).executable().run
+            for donate in (False, True):
+                results.append([np.asarray(result).tobytes() for result in run(donate, *[x.copy() for x in arguments])])
+        assert all(result == results[0] for result in results), f"seed {seed}"
+    assert together

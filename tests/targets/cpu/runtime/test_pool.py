@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import subprocess
 import sys
@@ -104,6 +105,34 @@ def test_no_task_begins_when_a_handler_has_raised(monkeypatch: pytest.MonkeyPatc
     with ThreadPoolExecutor(3) as threads:
         for outcome in [threads.submit(launch) for _ in range(3)]:
             outcome.result()
+    assert workers is not None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+@pytest.mark.parametrize("call", [1, 5])
+def test_a_handler_may_fork_between_tasks(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first task, too; the child, whose pool is new, ends the launch."""
+    monkeypatch.setenv("VOLTA_NUM_THREADS", "1")
+    (share_address, work, reset), (task, _, _) = pool_and_task()
+    workers = Workers(work, reset)
+    children: list[int] = []
+    calls = itertools.count(1)
+
+    @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+    def fork(_: int) -> int:
+        if next(calls) == call:
+            children.append(os.fork())
+        return 0
+
+    counts = np.zeros(8, np.int64)
+    address = ctypes.cast(fork, ctypes.c_void_p).value
+    assert address is not None
+    buffers = Buffers(counts, address)
+    SHARE(share_address)(task, buffers.address, counts.size, True)
+    if children == [0]:
+        os._exit(0 if (counts >= 1).all() else 1)
+    assert counts.tolist() == [1] * 8
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
     assert workers is not None
 
 

@@ -417,7 +417,7 @@ def _is_scalar(kernel: Kernel) -> bool:
 
 def _routine(name: str, buffers: int, cost: float, body: Callable[[Function, list[Value]], None]) -> Routine:
     writer = RoutineWriter(name, buffers)
-    writer.launch(1, cost, lambda f, pointers, task: body(f, pointers))
+    writer.launch(1, cost, lambda f, pointers, task: body(f, pointers), polls=True)
     return writer.routine()
 
 

@@ -48,6 +48,7 @@ class CompiledLaunch(NamedTuple):
     cost: float
     restores: bool
     is_copy: bool
+    polls: bool
 
 
 class Compiled(NamedTuple):

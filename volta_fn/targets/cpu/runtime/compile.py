@@ -60,6 +60,8 @@ class LoadedLaunch(NamedTuple):
     is_copy: bool = False
     #: Estimated nanoseconds on one thread.
     cost: float = 0.0
+    #: Whether it handles signals itself; see `Launch.polls`.
+    polls: bool = False
 
 
 class LoadedRoutine(NamedTuple):
@@ -160,7 +162,7 @@ class CodeCache:
                     return None
                 suffix = f"_{name}"  # so that the routines of a program can be loaded together
                 launches = tuple(
-                    [artifact.CompiledLaunch(p.symbol + suffix, p.tasks, p.cost, p.restores, p.is_copy) for p in routine.launches]
+                    [artifact.CompiledLaunch(p.symbol + suffix, p.tasks, p.cost, p.restores, p.is_copy, p.polls) for p in routine.launches]
                 )
                 code = compile_object(routine.text, suffix)  # before functions that other threads may be compiling
                 shared = tuple([self._shared.compile(function) for function in routine.shared])
@@ -190,10 +192,10 @@ def _loaded_routine(entry: str, compiled: artifact.Compiled, addresses: Mapping[
         mode = _mode_of(launch.tasks, launch.cost)
         if any(f.restores for f in following):
             mode &= ~Mode.POLLS
-        elif launch.restores:
+        elif launch.restores or launch.polls:
             mode |= Mode.POLLS
-        address = addresses[launch.symbol]
-        launches.append(LoadedLaunch(address, launch.tasks, mode, launch.symbol, entry, code, launch.is_copy, launch.cost))
+        address, symbol = addresses[launch.symbol], launch.symbol
+        launches.append(LoadedLaunch(address, launch.tasks, mode, symbol, entry, code, launch.is_copy, launch.cost, launch.polls))
     return LoadedRoutine(tuple(launches), compiled.workspace, sum(launch.cost for launch in compiled.launches))
 
 
@@ -251,7 +253,7 @@ class JoinedLaunch(NamedTuple):
     @classmethod
     def may_be(cls, launches: Sequence[LoadedLaunch]) -> bool:
         """Return True if a routine's launches are worth joining with others."""
-        if not launches or not WORTH_JOINING < launches[-1].cost < WORTH_A_LAUNCH:
+        if not launches or launches[-1].polls or not WORTH_JOINING < launches[-1].cost < WORTH_A_LAUNCH:
             return False
         return not any(p.mode or p.cost > WORTH_SHARING for p in launches[:-1])
 

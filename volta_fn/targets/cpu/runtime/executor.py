@@ -121,16 +121,17 @@ def _start_of(f: Function, chunk: Value, tasks: Value, chunks: Value) -> Value:
 
 
 def _write_take(module: Module) -> None:
-    """Define ``@take(mine)``: do tasks one at a time, first those of the chunk `mine`.
+    """Define ``@take(mine, function, buffers, tasks, chunks)``.
 
-    Chunk 0 is that of the thread with the launch, which has done task 0 and handles signals.
+    It does tasks one at a time, first those of the chunk `mine`. Chunk 0 is that of the thread with the launch, which has done task 0 and
+    handles signals. A handler may fork, and the child resets the pool, so that thread passes its own launch rather than read it there.
     """
-    mine = Value("i64", "%mine")
-    f = Function(module, "take", [mine], attributes="nounwind")
-    function = f.load(_PTR, _word(_FUNCTION), 8)
-    buffers = f.load(_PTR, _word(_BUFFERS), 8)
+    mine, function, buffers, tasks, chunks = parameters = [
+        Value(type_, f"%{name}")
+        for type_, name in (("i64", "mine"), (_PTR, "function"), (_PTR, "buffers"), ("i64", "tasks"), ("i64", "chunks"))
+    ]
+    f = Function(module, "take", parameters, attributes="nounwind")
     signals, announces = signals_of(f, buffers), f.compare("icmp eq", mine, i64(0))
-    tasks, chunks = f.load("i64", _word(_TASKS), 8), f.load("i64", _word(_CHUNKS), 8)
 
     def chunk(iteration: Value, _: list[Value]) -> list[Value]:
         number = f.binary("urem", f.binary("add", mine, iteration), chunks)
@@ -170,10 +171,10 @@ def _write_share(module: Module) -> None:
         return f.compare("icmp eq", handle_signals(f, signals), i64(0))
 
     def together() -> None:
-        _announce(f, function, buffers, tasks, wakes)
+        chunks = _announce(f, function, buffers, tasks, wakes)
         begins = f.binary("and", f.compare("icmp sgt", tasks, i64(0)), f.compare("icmp eq", signal_status(f, signals), i64(0)))
         f.branch(begins, lambda: [run_task(i64(0))], lambda: [Value("i1", "false")])
-        f.run("take", i64(0))
+        f.run("take", i64(0), function, buffers, tasks, chunks)
         f.do(f"atomicrmw and {_word(_STATE)}, i64 {~_OPEN} seq_cst")
 
         def wait() -> Value:
@@ -200,8 +201,11 @@ def _write_share(module: Module) -> None:
     f.finish()
 
 
-def _announce(f: Function, function: Value, buffers: Value, tasks: Value, wakes: Value) -> None:
-    """Emit the announcement of a launch in chunks, which may wake sleeping workers."""
+def _announce(f: Function, function: Value, buffers: Value, tasks: Value, wakes: Value) -> Value:
+    """Emit the announcement of a launch; return its number of chunks.
+
+    It may wake sleeping workers.
+    """
     f.store(function, _word(_FUNCTION), 8)
     f.store(buffers, _word(_BUFFERS), 8)
     f.store(tasks, _word(_TASKS), 8)
@@ -228,6 +232,7 @@ def _announce(f: Function, function: Value, buffers: Value, tasks: Value, wakes:
         f.branch(f.compare("icmp sgt", _read(f, _SLEEPERS), i64(0)), wake)
 
     f.branch(wakes, wake_sleepers)
+    return chunks
 
 
 def _write_work(module: Module) -> None:
@@ -246,7 +251,8 @@ def _write_work(module: Module) -> None:
 
             def help_() -> None:
                 f.store(_round_of(f, state), last, 8)
-                f.run("take", mine)
+                launch = [f.load(_PTR, _word(_FUNCTION), 8), f.load(_PTR, _word(_BUFFERS), 8)]
+                f.run("take", mine, *launch, f.load("i64", _word(_TASKS), 8), f.load("i64", _word(_CHUNKS), 8))
                 _add(f, _STATE, -1)
 
             f.branch(_swap_if_equal(f, _STATE, state, f.binary("add", state, i64(1))), help_)
