@@ -34,8 +34,8 @@ class Scope(ABC, Generic[I, N]):
     def __init__(self, analysis: KernelAnalysis, parents: Sequence[Self], axes: Mapping[int, I]) -> None:
         self.analysis = analysis
         self.parents = parents
-        #: The scopes whose values it sees: itself first.
-        self.visible: tuple[Self, ...] = (self, *[scope for parent in parents for scope in parent.visible])
+        #: The scopes whose values it sees, but for itself: a reference cycle would keep every nest until a garbage collection.
+        self.enclosing: tuple[Self, ...] = tuple([scope for parent in parents for scope in (parent, *parent.enclosing)])
         self.axes: dict[int, I] = {}
         for parent in parents:
             self.axes.update(parent.axes)
@@ -52,11 +52,13 @@ class Scope(ABC, Generic[I, N]):
 
     def inherited(self, table: str, key: Any) -> Any:
         """Return an entry of one of the tables here or of a parent; None if there is none."""
-        return next((entry for scope in self.visible if (entry := getattr(scope, table).get(key)) is not None), None)
+        return next((entry for scope in (self, *self.enclosing) if (entry := getattr(scope, table).get(key)) is not None), None)
 
     def find(self, node: int) -> N | None:
         """Return a node's value if it is emitted already."""
-        for scope in self.visible:  # rather than `inherited`, as half of all values are found in the first one
+        if (value := self.values.get(node)) is not None:  # rather than by `inherited`, as half of all values are found here
+            return value
+        for scope in self.enclosing:
             if (value := scope.values.get(node)) is not None:
                 return value
         return None

@@ -228,6 +228,7 @@ class Contraction(NamedTuple):
         """Return the number of iterations along some axes."""
         return prod(self.kernel.sizes[a] for a in axes)
 
+    @lru_cache(maxsize=1024)  # noqa: B019 - as few as of kernels' contractions
     def problem(self) -> Problem:
         """Return the sums as a stack of matrix products, in the dtype of the sums."""
         sizes, offsets = self.kernel.sizes, [row_major(x.index, x.shape) for x in (self.lhs, self.rhs)]

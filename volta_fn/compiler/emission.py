@@ -228,7 +228,7 @@ def overwritten_before(program: LoweredProgram, output: Var) -> list[Var]:
         if old is None:
             return values
         if inputs is None:
-            inputs = [v for v in inputs_by_kind(program.closed).get(_kind(result), ()) if may_share(program, v, output)]
+            inputs = [v for v in inputs_by_kind(program.closed).get(_kind(result), ()) if _is_free(program, v, result)]
         if not all(_is_free(program, v, old) for v in inputs):
             return values
         values.append(old)

@@ -18,7 +18,6 @@ from volta_fn.settings import value_of
 #: Loaded on first use: they take long to import.
 _HASHLIB = deferred("hashlib")
 _LOGGING = deferred("logging")
-_TEMPFILE = deferred("tempfile")
 
 # The folder of the cache on disk, which later processes reuse.
 #
@@ -130,14 +129,24 @@ def limit() -> int:
     return _LIMIT if setting is None else setting
 
 
+def path_of(folder: Path, name: str) -> Path:
+    """Return the file of an entry."""
+    # In one of 16 folders, as making a folder takes longer than making a file.
+    return folder / name[:1] / name
+
+
+def _open_own(path: str, flags: int) -> int:
+    return os.open(path, flags | _OWN_FILE, 0o600)
+
+
 def read(folder: Path, name: str) -> bytes | None:
     """Return the contents of an entry; None if there is none.
 
     An entry is deleted that is damaged, or that others could have written.
     """
-    path = folder / name[:2] / name
+    path = path_of(folder, name)
     try:
-        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | _OWN_FILE)) as file:
+        with open(path, "rb", opener=_open_own) as file:
             status = os.fstat(file.fileno())
             data = file.read() if stat.S_ISREG(status.st_mode) and fault_of(status, path) is None else b""
     except FileNotFoundError:
@@ -156,16 +165,17 @@ def read(folder: Path, name: str) -> bytes | None:
 
 def write(folder: Path, name: str, contents: bytes) -> None:
     """Write an entry, if there are room and permission for it."""
-    target = folder / name[:2]
+    target = path_of(folder, name)
+    temporary = target.with_name(f"{_TEMPORARY}{os.urandom(8).hex()}")
     with contextlib.suppress(OSError):
-        target.mkdir(0o700, parents=True, exist_ok=True)
-        handle, temporary = _TEMPFILE.mkstemp(prefix=_TEMPORARY, dir=target)
+        if not os.path.isdir(target.parent):
+            target.parent.mkdir(0o700, parents=True, exist_ok=True)
         try:
-            with os.fdopen(handle, "wb") as file:
+            with open(temporary, "xb", opener=_open_own) as file:
                 file.write(_MAGIC + _digest(name, contents) + contents)
-            os.replace(temporary, target / name)
+            os.replace(temporary, target)
         except BaseException:
-            os.unlink(temporary)
+            delete(temporary)
             raise
         _evict_sometimes(folder)
 
@@ -182,7 +192,7 @@ def delete(path: Path) -> None:
 
 def entries(folder: Path) -> Iterator[Entry]:
     """Yield the entries in the folder, those of processes that still write too."""
-    for path in folder.glob("[0-9a-f][0-9a-f]/*"):
+    for path in (*folder.glob("[0-9a-f]/*"), *folder.glob("[0-9a-f][0-9a-f]/*")):  # the latter are of earlier versions
         with contextlib.suppress(OSError):  # another process has deleted it
             status = path.lstat()
             yield Entry(path, status.st_size, status.st_mtime)
@@ -239,7 +249,8 @@ def sources_digest(root: Path, folder: Path | None) -> str:
         return cached.decode()
     digest = _HASHLIB.sha256()
     for path, *_ in sorted(files):
-        content = Path(path).read_bytes()
+        with open(path, "rb", 0) as file:
+            content = file.read()
         digest.update(f"{path.removeprefix(str(root))} {len(content)}\n".encode() + content)
     if folder is not None and time.time() - newest > _SETTLED:
         write(folder, name, digest.hexdigest().encode())

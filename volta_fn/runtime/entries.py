@@ -63,7 +63,7 @@ def read(folder: Path | None, name: str, purpose: str, parse: Callable[[Any, byt
         actual, header = json.loads(line)
         if actual == purpose:
             return parse(header, content)
-    caches.delete(folder / name[:2] / name)
+    caches.delete(caches.path_of(folder, name))
     return None
 
 

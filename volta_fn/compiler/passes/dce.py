@@ -87,7 +87,7 @@ def with_products_together(closed: ClosedJaxpr) -> ClosedJaxpr:
     for number, eqn in enumerate(closed.eqns):
         small = _small_factor(eqn)
         place = number if small is None else first.setdefault(small, number)
-        places.append(number if any(definitions.get(v, -1) > place for v in eqn.invars) else place)
+        places.append(number if place == number or any(definitions.get(v, -1) > place for v in eqn.invars) else place)
         definitions.update(dict.fromkeys(eqn.outvars, number))
     if places == sorted(places):
         return closed

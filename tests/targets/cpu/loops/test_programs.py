@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -407,6 +408,24 @@ def test_a_store_that_a_schedule_forgets_is_an_error(monkeypatch: pytest.MonkeyP
         (kernel,) = kernels_of(lambda x: (x * 2, (x * 2).sum(1)), shaped(*shape))
         with pytest.raises(JaxprError, match="no code was generated"):
             routine(kernel)
+
+
+def test_a_generated_routine_leaves_nothing_to_the_garbage_collector() -> None:
+    kernels = [
+        kernel
+        for shape in ((64, 300), (2, 400_000))
+        for kernel in kernels_of(lambda x: jnp.tanh(x - x.max(1)[:, None]).sum(1), shaped(*shape))
+    ]
+    for kernel in kernels:  # before counting, as this fills caches
+        routine(kernel)
+    gc.collect()
+    gc.disable()
+    try:
+        for kernel in kernels:
+            routine(kernel)
+        assert not [one for one in gc.get_objects() if isinstance(one, loops.Scope)]
+    finally:
+        gc.enable()
 
 
 def test_rows_are_normalised_in_the_memory_of_a_product() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from volta_fn.runtime import caches
 from volta_fn.targets.cpu.runtime import artifact
 
 pytest.importorskip("llvmlite")
@@ -27,7 +28,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def entry_file(tmp_path: Path, name: str) -> Path:
-    return tmp_path / "cache" / name[:2] / name
+    return caches.path_of(tmp_path / "cache", name)
 
 
 def test_an_entry_comes_back() -> None:
