@@ -522,3 +522,37 @@ def test_devices_that_exist() -> None:
         assert vf.jit(**options)(lambda x: 2 * x)(2.0) == 4.0
     with pytest.raises(ArgumentError, match="either a device or a backend"):
         vf.jit(jnp.sin, device="cpu", backend="cpu")
+
+
+def _shown(x: Any) -> Any:
+    vf.debug.print("x = {}", x)
+    return x * 2
+
+
+def _unused_branch(x: Any) -> Any:
+    lax.cond(x > 1, _shown, lambda x: x, x)
+    return x * 3
+
+
+def _unused_call(x: Any) -> Any:
+    lax.cond(x > 1, lambda: vf.experimental.io_callback(lambda x: print(f"x = {x}") or x, x, x), lambda: x)
+    return x * 3
+
+
+@pytest.mark.parametrize(
+    ("function", "lines"),
+    [
+        (_unused_branch, 1),
+        (_unused_call, 1),
+        (lambda x: (lax.cond(x > 1, lambda x: vf.debug.print("x = {}", x), lambda x: None, x), x * 3)[1], 1),
+        (lambda x: (lax.switch(x.astype(int), [lambda x: x, _shown, lambda x: x], x), x * 3)[1], 1),
+        (lambda x: lax.cond(x > 0, _unused_branch, lambda x: x, x), 1),
+        (lambda x: lax.scan(lambda c, _: (c, lax.cond(x > 1, _shown, lambda x: x, c)), x, None, length=2)[0] * 3, 2),
+        (lambda x: (lax.fori_loop(0, 2, lambda i, c: _shown(x) * c, jnp.zeros((0,))), x * 3)[1], 2),
+    ],
+)
+def test_control_flow_runs_for_its_effects_alone(function: Any, lines: int, capsys: pytest.CaptureFixture[str]) -> None:
+    program = vf.jit(function)
+    for _ in range(2):
+        assert program(jnp.array(1.5)) == 4.5
+        assert capsys.readouterr().out.splitlines() == ["x = 1.5"] * lines

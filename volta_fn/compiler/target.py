@@ -16,7 +16,7 @@ from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.index import is_elementwise, reduces
 from volta_fn.compiler.ir.kernel import FusedProgram, Kernel, KernelCall, ProgramNode
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, has_effects
 from volta_fn.core.primitive import Primitive
 from volta_fn.dtypes import STORAGE
 from volta_fn.primitives.call import pure_callback_p
@@ -266,8 +266,7 @@ class Item(NamedTuple):
     @property
     def is_needed(self) -> bool:
         """Whether it has an effect, or a result with elements."""
-        effectful = isinstance(self.node, Equation) and self.node.primitive.effectful
-        return effectful or any(v.aval.size for v in self.results)
+        return any(v.aval.size for v in self.results) or (isinstance(self.node, Equation) and has_effects(self.node))
 
     @property
     def is_deferred(self) -> bool:

@@ -70,6 +70,16 @@ def test_programs(name: str, gpu: Device) -> None:
         np.testing.assert_allclose(np.asarray(result), np.asarray(wanted), rtol=2e-5, atol=1e-5)
 
 
+def test_a_conditional_runs_for_its_effects_alone(gpu: Device) -> None:
+    calls: list[float] = []
+    note = lambda y: vf.debug.callback(lambda v: calls.append(float(v)), y)
+    program = vf.jit(lambda y: (lax.cond(y > 1, note, lambda y: None, y), y * 3)[1])
+    with vf.default_device(gpu):
+        for y in (1.5, 0.5, 2.5):
+            assert program(vf.device_put(np.float32(y), gpu)) == 3 * y
+    assert calls == [1.5, 2.5]
+
+
 def collatz(n: Any) -> Any:
     """Count steps to 1, and those of all smaller numbers: a loop in a loop."""
 
