@@ -123,12 +123,19 @@ def eager_kernel(
     return single_device_kernel(primitive, args, params, cache)
 
 
+def _captured(primitive: Primitive, params: dict[str, Any]) -> list[ConcreteArray]:
+    """Return the arrays that the functions of a loop or a conditional close over; those of a jitted one decide nothing."""
+    if not primitive.holds_programs or primitive is jit_p:
+        return []
+    return [c for program in sub_jaxprs(params) for c in program.consts if type(c) is ConcreteArray and c.device.sharding is None]
+
+
 def single_device_kernel(
     primitive: Primitive, args: Sequence[Any], params: dict[str, Any], cache: dict[Any, Any] | None = None
 ) -> Callable[..., Any]:
     """Make such a function for arrays that are not split between devices."""
     avals = tuple([a.aval for a in args])
-    device = common_device(args)
+    device = common_device([*args, *_captured(primitive, params)])
     out_avals = primitive.abstract(*avals, **params)
     if any(a.device is not device for a in args):
         run = single_device_kernel(primitive, on_device(args, device), params)
