@@ -123,19 +123,15 @@ def eager_kernel(
     return single_device_kernel(primitive, args, params, cache)
 
 
-def _captured(primitive: Primitive, params: dict[str, Any]) -> list[ConcreteArray]:
-    """Return the arrays that the functions of a loop or a conditional close over; those of a jitted one decide nothing."""
-    if not primitive.holds_programs or primitive is jit_p:
-        return []
-    return [c for program in sub_jaxprs(params) for c in program.consts if type(c) is ConcreteArray and c.device.sharding is None]
-
-
 def single_device_kernel(
     primitive: Primitive, args: Sequence[Any], params: dict[str, Any], cache: dict[Any, Any] | None = None
 ) -> Callable[..., Any]:
     """Make such a function for arrays that are not split between devices."""
     avals = tuple([a.aval for a in args])
-    device = common_device([*args, *_captured(primitive, params)])
+    # What a loop or a conditional closes over counts as an operand, what a jitted function closes over does not, as in JAX.
+    programs = sub_jaxprs(params) if primitive.holds_programs and primitive is not jit_p else []
+    captured = [c for p in programs for c in p.consts if type(c) is ConcreteArray and c.device.sharding is None]
+    device = common_device([*args, *captured])
     out_avals = primitive.abstract(*avals, **params)
     if any(a.device is not device for a in args):
         run = single_device_kernel(primitive, on_device(args, device), params)

@@ -180,17 +180,14 @@ def _promoted(name: str, function: Callable[[Any], Any], vector: Any, *, alike: 
     return tree.unflatten(structure, [to_dtype(x, p.dtype) for x, p in zip(leaves, promoted, strict=True)])
 
 
-def _structured(name: str, result: Any, vector: Any, has_aux: bool) -> Any:
-    """Return a function's value; raise unless it has the vector's structure (aux aside)."""
+def _checked(name: str, result: Any, vector: Any, has_aux: bool = False, *, alike: bool = True) -> Any:
+    """Return a function's value; raise unless it fits the vector (aux aside)."""
     if has_aux and (not isinstance(result, (tuple, list)) or len(result) != 2):
         raise TreeError(f"{name} must return (solution, aux), as has_aux says, got {type(result).__name__}")
-    _check_structure(name, tree.structure(result[0] if has_aux else result), tree.structure(vector))
-    return result
-
-
-def _checked(name: str, result: Any, vector: Any, has_aux: bool = False) -> Any:
-    """Return a function's value; raise unless it matches the vector (aux aside)."""
-    solution = _structured(name, result, vector, has_aux)[0] if has_aux else _structured(name, result, vector, has_aux)
+    solution = result[0] if has_aux else result
+    _check_structure(name, tree.structure(solution), tree.structure(vector))
+    if not alike:
+        return result
     leaves, values = tree.leaves(vector), list(map(as_value, tree.leaves(solution)))
     _check_shapes(name, values, leaves)
     for x, y in zip(leaves, values, strict=True):
@@ -282,9 +279,9 @@ def custom_root(f: Callable[[Any], Any], initial_guess: Any, solve: Solve, tange
         check_callable(function, "custom_root")
     guess = _promoted("f", f, initial_guess, alike=False)
     if current_trace() is EVAL:
-        return _structured("solve", solve(f, guess), guess, has_aux)
+        return _checked("solve", solve(f, guess), guess, has_aux, alike=False)
     residual, residual_consts = closure_convert(f, guess)
-    solver, solver_consts = closure_convert(lambda x: _structured("solve", solve(f, x), guess, has_aux), guess)
+    solver, solver_consts = closure_convert(lambda x: _checked("solve", solve(f, x), guess, has_aux, alike=False), guess)
     solve_tangent = lambda x, y: _checked("tangent_solve", tangent_solve(linearize(f, x)[1], y), guess)  # noqa: E731
     tangent, tangent_consts = closure_convert(solve_tangent, guess, guess)
 

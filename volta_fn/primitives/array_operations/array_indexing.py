@@ -318,10 +318,8 @@ def known_array(indices: Array, dim: int, shape: Shape) -> Array:
     """
     values = np.asarray(indices)
     front = known_indices(values, dim, shape, True, True)
-    if front is values:
-        return indices
     device = indices.device if type(indices) is ConcreteArray and indices.device.sharding is None else None
-    return split_like(from_host(front, device=device), indices)
+    return indices if front is values else split_like(from_host(front, device=device), indices)
 
 
 def _out_of_bounds_error(index: int, dim: int, shape: Shape) -> OutOfBoundsError:
@@ -376,21 +374,18 @@ def get_item(array: Any, index: Any) -> Array:
 
 
 def beside_index(array: Array, index: Any) -> Array:
-    """Return an array of the default device on that of its index's arrays, where a program of both runs; else the array.
-
-    Masks do not count, as only their number of True is needed.
-    """
-    if type(array) is not ConcreteArray or array.device.sharding is not None or array.device is not current_default_device():
+    """Return an array, moved from the default device to that of its index's arrays."""
+    if type(array) is not ConcreteArray or array.device is not current_default_device():
         return array
-    items = index if type(index) is tuple else (index,)
-    other = next((i.device for i in items if type(i) is ConcreteArray and _is_elsewhere(i, array) and i.dtype != np.bool_), None)
-    moved: Array = array if other is None or other.sharding is not None else device_put(array, other)
+    items = index if type(index) is tuple else (index,)  # masks become positions on the host, as in JAX
+    device = next((i.device for i in items if _is_elsewhere(i, array) and i.dtype != np.bool_), array.device)
+    moved: Array = array if device is array.device or device.sharding is not None else device_put(array, device)
     return moved
 
 
-def _is_elsewhere(index: ConcreteArray, array: ConcreteArray) -> bool:
-    """Return whether a program of an array and an index would not run where the array is, if that is the default device."""
-    return index._spec.device is not array._spec.device and (index.shape != () or not index.weak_type)
+def _is_elsewhere(index: Any, array: ConcreteArray) -> bool:
+    """Return whether an array of indices is on another device than an array."""
+    return type(index) is ConcreteArray and index._spec.device is not array._spec.device and bool(index.shape or not index.weak_type)
 
 
 def _read_at_once(array: Any, index: tuple[Any, ...]) -> Array | None:
@@ -442,7 +437,7 @@ def read_by_numpy(function: Callable[..., np.ndarray], array: Any, index: Any, a
     buffer, at = array._buffer, index._buffer if type(index) is ConcreteArray else index
     if type(buffer) is not np.ndarray or type(at) is not np.ndarray or at.dtype.kind != "i" or at.size > _FEW or _is_split(array, index):
         return None
-    if type(index) is ConcreteArray and _is_elsewhere(index, array):
+    if _is_elsewhere(index, array):
         return None
     try:
         elements = np.asarray(function(buffer, at, axis))
