@@ -128,7 +128,10 @@ def single_device_kernel(
 ) -> Callable[..., Any]:
     """Make such a function for arrays that are not split between devices."""
     avals = tuple([a.aval for a in args])
-    device = common_device(args)
+    # What a loop or a conditional closes over counts as an operand, what a jitted function closes over does not, as in JAX.
+    programs = sub_jaxprs(params) if primitive.holds_programs and primitive is not jit_p else []
+    captured = [c for p in programs for c in p.consts if type(c) is ConcreteArray and c.device.sharding is None]
+    device = common_device([*args, *captured])
     out_avals = primitive.abstract(*avals, **params)
     if any(a.device is not device for a in args):
         run = single_device_kernel(primitive, on_device(args, device), params)

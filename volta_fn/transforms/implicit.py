@@ -138,7 +138,7 @@ def custom_linear_solve(
     """
     check_callable(matvec, "custom_linear_solve")
     check_callable(solve, "custom_linear_solve")
-    vector = _promoted("matvec", matvec, b)
+    vector = _promoted("matvec", matvec, b, alike=True)
     values = tree.leaves(vector)
     if current_trace() is EVAL:
         return _checked("solve", solve(matvec, vector), vector, has_aux)
@@ -165,26 +165,29 @@ def custom_linear_solve(
     return tree.unflatten(bodies["solve"].out_tree, flat)  # type: ignore[union-attr]  # always traced
 
 
-def _promoted(name: str, function: Callable[[Any], Any], vector: Any) -> Any:
+def _promoted(name: str, function: Callable[[Any], Any], vector: Any, *, alike: bool) -> Any:
     """Return a pytree as arrays, weak ones in the dtype that `function` gives them.
 
-    Raises `TreeError` or `ShapeError` if the function's value is not like the pytree.
+    Raises `TreeError` if the function's value has another structure, and `ShapeError` if it is to be `alike` and has other shapes.
     """
     leaves, structure = tree.flatten(vector)
     values = [as_value(x) for x in leaves]
     body = trace_body(function, (vector,), [v.aval for v in values])
     _check_structure(name, body.out_tree, structure)
-    _check_shapes(name, body.jaxpr.out_avals, values)
+    if alike:
+        _check_shapes(name, body.jaxpr.out_avals, values)
     promoted = promote_weak(values, body.jaxpr.out_avals) or values
     return tree.unflatten(structure, [to_dtype(x, p.dtype) for x, p in zip(leaves, promoted, strict=True)])
 
 
-def _checked(name: str, result: Any, vector: Any, has_aux: bool = False) -> Any:
-    """Return a function's value; raise unless it matches the vector (aux aside)."""
+def _checked(name: str, result: Any, vector: Any, has_aux: bool = False, *, alike: bool = True) -> Any:
+    """Return a function's value; raise unless it fits the vector (aux aside)."""
     if has_aux and (not isinstance(result, (tuple, list)) or len(result) != 2):
         raise TreeError(f"{name} must return (solution, aux), as has_aux says, got {type(result).__name__}")
     solution = result[0] if has_aux else result
     _check_structure(name, tree.structure(solution), tree.structure(vector))
+    if not alike:
+        return result
     leaves, values = tree.leaves(vector), list(map(as_value, tree.leaves(solution)))
     _check_shapes(name, values, leaves)
     for x, y in zip(leaves, values, strict=True):
@@ -256,7 +259,7 @@ def custom_root(f: Callable[[Any], Any], initial_guess: Any, solve: Solve, tange
     By the implicit function theorem: the derivative of x with f(x, p) = 0 is -(∂f/∂x)⁻¹ ∂f/∂p, for all values p that f closes over.
 
     Args:
-        f: a function whose value has the structure and shapes of its argument.
+        f: a function whose value has the structure of its argument, and for derivatives its shapes.
         initial_guess: a pytree of arrays, which has no derivative.
         solve: from f and the guess to x such that f(x) is zero (which is not checked).
         tangent_solve: from a linear function g, f's derivative at the root, and a vector y to x such that g(x) is y; for scalars
@@ -264,7 +267,8 @@ def custom_root(f: Callable[[Any], Any], initial_guess: Any, solve: Solve, tange
         has_aux: `solve` returns (root, aux), where aux has no derivative.
 
     Raises:
-        TreeError, ShapeError, DTypeError: the value of f or a solution is not like the guess.
+        TreeError: the value of f or a solution has another structure than the guess.
+        ShapeError, DTypeError: what `tangent_solve` returns, or for derivatives the value of f, is not like the guess.
 
     >>> newton = lambda f, x: vf.lax.fori_loop(0, 20, lambda _, x: x - f(x) / vf.grad(f)(x), x)
     >>> root = lambda a: vf.lax.custom_root(lambda x: x * x - a, 1.0, newton, lambda g, y: y / g(1.0))
@@ -273,11 +277,11 @@ def custom_root(f: Callable[[Any], Any], initial_guess: Any, solve: Solve, tange
     """
     for function in (f, solve, tangent_solve):
         check_callable(function, "custom_root")
-    guess = _promoted("f", f, initial_guess)
+    guess = _promoted("f", f, initial_guess, alike=False)
     if current_trace() is EVAL:
-        return _checked("solve", solve(f, guess), guess, has_aux)
-    residual, residual_consts = closure_convert(lambda x: _checked("f", f(x), guess), guess)
-    solver, solver_consts = closure_convert(lambda x: _checked("solve", solve(f, x), guess, has_aux), guess)
+        return _checked("solve", solve(f, guess), guess, has_aux, alike=False)
+    residual, residual_consts = closure_convert(f, guess)
+    solver, solver_consts = closure_convert(lambda x: _checked("solve", solve(f, x), guess, has_aux, alike=False), guess)
     solve_tangent = lambda x, y: _checked("tangent_solve", tangent_solve(linearize(f, x)[1], y), guess)  # noqa: E731
     tangent, tangent_consts = closure_convert(solve_tangent, guess, guess)
 
@@ -291,6 +295,7 @@ def custom_root(f: Callable[[Any], Any], initial_guess: Any, solve: Solve, tange
         result = root(start, residual_consts, solver_consts, tangent_consts)
         x = result[0] if has_aux else result
         right = jvp(lambda values: residual(x, *values), (residual_consts,), (tangents[1],))[1]
+        _check_shapes("for derivatives, f", tree.leaves(right), tree.leaves(start))
         dx = tree.map(neg, tangent(x, right, *tangent_consts))
         return result, (dx, tree.map(lambda leaf: Zero(aval_of(leaf).tangent_aval()), result[1])) if has_aux else dx
 

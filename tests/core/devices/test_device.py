@@ -218,3 +218,32 @@ def test_a_devices_repr_has_its_name():
     backend = vf.devices("cpu")[0].backend
     assert repr(Device("gpu", 1, "NVIDIA H200", backend)) == 'GpuDevice(id=1, "NVIDIA H200")'
     assert repr([Device("cpu", 0, "cpu", backend)]) == "[CpuDevice(id=0)]"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda y, x, n: y[n], lambda y, x, n: y[n[0]], lambda y, x, n: y[None, n], lambda y, x, n: y.reshape(2, 3)[:, n],
+     lambda y, x, n: y.reshape(2, 3)[n - 1, n], lambda y, x, n: y[-n], lambda y, x, n: y[x.astype(int)], lambda y, x, n: jnp.take(y, n),
+     lambda y, x, n: jnp.take(y.reshape(2, 3), n, axis=1), lambda y, x, n: jnp.take(y, n, mode="wrap"),
+     lambda y, x, n: jnp.take_along_axis(y, n, 0), lambda y, x, n: y.at[n].get(mode="fill"), lambda y, x, n: y.at[n].set(7),
+     lambda y, x, n: y.at[n[0]].add(1), lambda y, x, n: y.reshape(2, 3).at[:, n].multiply(2), lambda y, x, n: jnp.nonzero(x)[0],
+     lambda y, x, n: jnp.argwhere(x), lambda y, x, n: jnp.where(x > 2)[0], lambda y, x, n: jnp.bincount(n, length=4),
+     lambda y, x, n: jnp.histogram(x)[0], lambda y, x, n: vf.lax.fori_loop(0, 3, lambda i, c: c + x, y),
+     lambda y, x, n: vf.lax.while_loop(lambda c: (c < x + 3).any(), lambda c: c + 1, y),
+     lambda y, x, n: vf.lax.scan(lambda c, a: (c, a * x), 0.0, y)[1], lambda y, x, n: vf.lax.cond(True, lambda: x, lambda: x + 1),
+     lambda y, x, n: vf.lax.cond(True, lambda a: a + x, lambda a: a, y), lambda y, x, n: vf.lax.switch(1, [lambda: y, lambda: x * y]),
+     lambda y, x, n: vf.lax.map(lambda a: a + x, y)],
+)  # fmt: skip
+def test_a_result_is_on_the_device_of_an_index_or_a_captured_array(function: Callable[..., jnp.ndarray], second: Device) -> None:
+    """As that of any operation of an array on the default device with one on another; JAX places these results alike."""
+    y, x, n = jnp.arange(6.0), np.arange(6, dtype=np.float32), np.array([1, 2], np.int32)
+    expected = function(y, jnp.asarray(x), jnp.asarray(n))
+    result = function(y, vf.device_put(x, second), vf.device_put(n, second))
+    assert expected.device is CPU and result.device is second
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_an_index_on_the_default_device_leaves_an_array_where_it_is(second: Device) -> None:
+    x, n = vf.device_put(np.arange(6, dtype=np.float32), second), jnp.array([1, 2])
+    results = [x[n], x[n, None], x.at[n].set(0), jnp.take(x, n), vf.jit(lambda: x[n])()]
+    assert [r.device for r in results] == [second] * 4 + [CPU]  # what a jitted function closes over does not tell where it runs
