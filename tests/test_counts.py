@@ -14,7 +14,7 @@ from tools.count_lines import ROOT, count, lines_of_others
 pytestmark = pytest.mark.usefixtures("no_collections")
 
 #: The most lines, and the most without docstrings, imports, comments and blank lines.
-LINES, CODE = 189_900, 106_500
+LINES, CODE = 190_000, 106_600
 #: The most modules, `__init__` included.
 MODULES = 480
 #: The most lines of a file. A file is a subject that is read at one sitting, and the largest subjects need as many.
