@@ -100,8 +100,7 @@ def positions_of_nonzero(a: Any, size: int | None, fill_value: Any) -> list[Arra
     flat = lax.reshape(mask, (mask.size,))
     if size is None:
         index, elements = dtypes.index_dtype(mask.size), concrete("nonzero", "a", flat, _SIZE_ADVICE)
-        device = mask.device if mask.device.sharding is None else None
-        return [array(i.astype(index), device=device) for i in np.unravel_index(np.flatnonzero(elements), mask.shape)]
+        return [array(i.astype(index)) for i in np.unravel_index(np.flatnonzero(elements), mask.shape)]
     count = size if is_symbolic((size,)) else as_integer(size, "nonzero: size")
     positions = _positions_of(flat, count)
     index = dtypes.index_dtype(max_dim(mask.size, count))

@@ -15,9 +15,8 @@ import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, ArraySpec, ConcreteArray, array_spec, as_value, attach, brief, from_host, wrap
-from volta_fn.core.arrays.memory import device_put, split_like
+from volta_fn.core.arrays.memory import split_like
 from volta_fn.core.aval import Shape
-from volta_fn.core.devices.device import current_default_device
 from volta_fn.core.dimension import is_symbolic, is_symbolic_dim, span
 from volta_fn.core.trace import EVAL, Tracer, bind, concrete_or_raise, current_trace, is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, OutOfBoundsError, TracerError, TracerMaskError
@@ -318,8 +317,7 @@ def known_array(indices: Array, dim: int, shape: Shape) -> Array:
     """
     values = np.asarray(indices)
     front = known_indices(values, dim, shape, True, True)
-    device = indices.device if type(indices) is ConcreteArray and indices.device.sharding is None else None
-    return indices if front is values else split_like(from_host(front, device=device), indices)
+    return indices if front is values else split_like(as_value(front), indices)
 
 
 def _out_of_bounds_error(index: int, dim: int, shape: Shape) -> OutOfBoundsError:
@@ -369,23 +367,8 @@ def get_item(array: Any, index: Any) -> Array:
         return rows
     if type(index) is tuple and (elements := _read_at_once(array, index)) is not None:
         return elements
-    value = beside_index(as_value(array), index)
+    value = as_value(array)
     return read(value, parse_index(index, value.shape), None)
-
-
-def beside_index(array: Array, index: Any) -> Array:
-    """Return an array, moved from the default device to that of its index's arrays."""
-    if type(array) is not ConcreteArray or array.device is not current_default_device():
-        return array
-    items = index if type(index) is tuple else (index,)  # masks become positions on the host, as in JAX
-    device = next((i.device for i in items if _is_elsewhere(i, array) and i.dtype != np.bool_), array.device)
-    moved: Array = array if device is array.device or device.sharding is not None else device_put(array, device)
-    return moved
-
-
-def _is_elsewhere(index: Any, array: ConcreteArray) -> bool:
-    """Return whether an array of indices is on another device than an array."""
-    return type(index) is ConcreteArray and index._spec.device is not array._spec.device and bool(index.shape or not index.weak_type)
 
 
 def _read_at_once(array: Any, index: tuple[Any, ...]) -> Array | None:
@@ -404,7 +387,7 @@ def _read_at_once(array: Any, index: tuple[Any, ...]) -> Array | None:
         kind = type(item)
         if kind is ConcreteArray or kind is np.ndarray:
             if kind is ConcreteArray:
-                if item._spec.device.sharding is not None or _is_elsewhere(item, array):
+                if item._spec.device.sharding is not None:
                     return None
                 item = item._buffer
             if type(item) is not np.ndarray or not 0 < item.size <= _FEW:
@@ -436,8 +419,6 @@ def read_by_numpy(function: Callable[..., np.ndarray], array: Any, index: Any, a
         return None
     buffer, at = array._buffer, index._buffer if type(index) is ConcreteArray else index
     if type(buffer) is not np.ndarray or type(at) is not np.ndarray or at.dtype.kind != "i" or at.size > _FEW or _is_split(array, index):
-        return None
-    if _is_elsewhere(index, array):
         return None
     try:
         elements = np.asarray(function(buffer, at, axis))

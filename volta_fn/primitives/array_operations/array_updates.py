@@ -27,7 +27,6 @@ from volta_fn.primitives.array_operations.array_indexing import (
     Point,
     SliceIndex,
     Windows,
-    beside_index,
     parse_index,
     read,
     single_mask,
@@ -126,7 +125,7 @@ class AtIndex:
         """
         _check_hints(hints)
         scatter_mode = _mode(mode)
-        elements = read(beside_index(self.array, self.index), self._entries(scatter_mode, wrap_negative_indices), scatter_mode, fill_value)
+        elements = read(self.array, self._entries(scatter_mode, wrap_negative_indices), scatter_mode, fill_value)
         return constrained(elements, out_sharding)
 
     def set(self, values: Any, **options: Any) -> Array:
@@ -201,7 +200,7 @@ class AtIndex:
         if out_sharding is not None:
             options = {"mode": mode, "unique_indices": unique_indices, "wrap_negative_indices": wrap_negative_indices}
             return constrained(self._update(combine, values, **options), out_sharding)
-        array, scatter_mode = beside_index(self.array, self.index), _mode(mode)
+        array, scatter_mode = self.array, _mode(mode)
         new = _cast_like(array, values)
         mask = single_mask(self.index)
         if mask is not None and mask.shape == array.shape[: mask.ndim] and broadcasts_to(new.shape, array.shape[mask.ndim :]):
