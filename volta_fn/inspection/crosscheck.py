@@ -20,13 +20,13 @@ from volta_fn import dtypes, tree
 from volta_fn.compiler.ir.kernel import KernelCall, format_kernel, interpret
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, RoutineKey, Target
 from volta_fn.core.arrays.array import Array, ConcreteArray, array_spec, as_value, host_buffer, wrap
-from volta_fn.core.arrays.memory import device_put
+from volta_fn.core.arrays.memory import common_device, device_put
 from volta_fn.core.devices.device import Device, find_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects, interpret_jaxpr, sub_jaxprs
 from volta_fn.core.staging import check_callable, make_jaxpr
 from volta_fn.inspection.explanation import Attribution, locations_of
 from volta_fn.inspection.reference import Expected, control_flow, excess, expected, expected_outputs, expected_values, initial_values
-from volta_fn.jit.eager import PIPELINE, as_buffer, common_device
+from volta_fn.jit.eager import PIPELINE, as_buffer
 from volta_fn.jit.function import PjitFunction
 from volta_fn.jit.interpret import Iteration, iterations, structured_by
 from volta_fn.lazy_imports import load

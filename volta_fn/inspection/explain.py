@@ -12,7 +12,7 @@ from volta_fn.compiler.buffers import Memory
 from volta_fn.compiler.ir.kernel import KernelCall
 from volta_fn.compiler.target import CONTROL_FLOW, Item, LoweredProgram
 from volta_fn.core.arrays.array import Array, as_value, host_buffer
-from volta_fn.core.arrays.memory import device_put
+from volta_fn.core.arrays.memory import common_device, device_put
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, format_jaxpr, inline_calls, interpret_jaxpr
@@ -38,7 +38,7 @@ from volta_fn.inspection.explanation import (
 )
 from volta_fn.jit.cache import Request
 from volta_fn.jit.compile import TracedProgram, with_wide_inputs
-from volta_fn.jit.eager import PIPELINE, common_device
+from volta_fn.jit.eager import PIPELINE
 from volta_fn.jit.function import PjitFunction, jit
 from volta_fn.jit.stages import Lowered, item_code, item_text
 from volta_fn.primitives.call import jit_p

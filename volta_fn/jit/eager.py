@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,13 +11,13 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn import targets as _targets  # noqa: F401  # registers the CPU and GPUs
 from volta_fn.core.arrays.array import ArraySpec, ConcreteArray, alias, array_spec, number_of, with_number, wrap
+from volta_fn.core.arrays.memory import common_device
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import LruCache, clear_all
 from volta_fn.core.devices.device import Device, current_default_device, find_device
 from volta_fn.core.jaxpr import constraints_of, devices_of, sub_jaxprs
 from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
-from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import jit_p
 from volta_fn.primitives.elementwise.cast import keeps_number
@@ -31,29 +30,6 @@ PIPELINE = deferred("volta_fn.compiler.pipeline")
 _INTERPRET = deferred("volta_fn.jit.interpret")
 #: What only arrays that are split between devices need.
 SHARDED = deferred("volta_fn.jit.sharded")
-
-
-def common_device(arrays: Sequence[Any]) -> Device:
-    """Return the device that holds all `arrays` (the default device for none).
-
-    Numbers of Python and arrays on the default device go where the others are, and all go to the home of a group of devices. Raises
-    `DeviceError` if the others are on several devices.
-    """
-    if not arrays:
-        return current_default_device()
-    device: Device = arrays[0].device
-    if all(a.device is device for a in arrays):
-        return device
-    if (group := next((a.device for a in arrays if a.device.sharding is not None), None)) is not None:
-        home: Device = group.home
-        return home
-    default, fixed = current_default_device(), [a.device for a in arrays if a.shape or not a.weak_type]
-    devices = {d for d in fixed if d is not default} or {*fixed} or {device}
-    if len(devices) > 1:
-        counts = Counter(str(a.device) for a in arrays)
-        where = ", ".join(f"{count} on {name}" for name, count in counts.items())
-        raise DeviceError(f"the arguments are on different devices ({where}); move them with device_put")
-    return devices.pop()
 
 
 def on_device(arrays: Sequence[Any], device: Device) -> Sequence[Any]:

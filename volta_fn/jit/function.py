@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSp
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, as_value
+from volta_fn.core.arrays.memory import common_device
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.devices.device import Device, current_default_device, find_device, local_devices
 from volta_fn.core.jaxpr import constraints_of, devices_of
@@ -32,7 +33,7 @@ from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError
 from volta_fn.jit.cache import JitOptions, ProgramCache, Request, key_function, resolve_options, shared_cache
 from volta_fn.jit.compile import OtherContextError, TracedProgram, compiled_once, mesh_key, trace_function, with_wide_inputs
-from volta_fn.jit.eager import SHARDED, check_usable, common_device, on_device
+from volta_fn.jit.eager import SHARDED, check_usable, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.runtime.threads import compile_in_foreground

@@ -14,6 +14,7 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, array_spec, wrap
+from volta_fn.core.arrays.memory import common_device
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import CallCache
 from volta_fn.core.devices.device import Device, current_default_device, default_device
@@ -21,7 +22,7 @@ from volta_fn.core.jaxpr import Var
 from volta_fn.core.staging import function_name, leaf_structure
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.jit.compile import TracedProgram, compile_for, trace_function
-from volta_fn.jit.eager import PIPELINE, array_function, common_device
+from volta_fn.jit.eager import PIPELINE, array_function
 from volta_fn.jit.function import jit
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.declare import NoSignatureError, signature

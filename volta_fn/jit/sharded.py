@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from volta_fn import tree
 from volta_fn.core.arrays.array import DELETED, Array, ConcreteArray, array_spec
+from volta_fn.core.arrays.memory import common_device
 from volta_fn.core.devices.device_world import DeviceProgram
 from volta_fn.core.devices.placement import on_home_device, split
 from volta_fn.core.devices.propagation import equation_shardings, on_one_mesh, result_shardings
@@ -19,7 +20,7 @@ from volta_fn.core.devices.sharding import Sharding
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, constraints_of, devices_of, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.jit.compile import TracedProgram, compiled_once, gc_paused, with_wide_inputs
-from volta_fn.jit.eager import PIPELINE, common_device, on_device, single_device_kernel
+from volta_fn.jit.eager import PIPELINE, on_device, single_device_kernel
 
 
 def shardings_of(arrays: Sequence[Any]) -> list[Any]:

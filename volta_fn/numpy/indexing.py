@@ -11,6 +11,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array
+from volta_fn.core.arrays.memory import beside, beside_indices
 from volta_fn.core.aval import as_integer, canonical_shape, check_option
 from volta_fn.core.dimension import is_symbolic, max_dim, min_dim
 from volta_fn.core.trace import is_concrete
@@ -89,7 +90,7 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     >>> jnp.nonzero(jnp.array([0, 3, 0, 5]))
     (Array([1, 3], dtype=int32),)
     """
-    return tuple(map(as_index, positions_of_nonzero(a, size, fill_value)))
+    return tuple([beside(as_index(i), a) for i in positions_of_nonzero(a, size, fill_value)])
 
 
 def positions_of_nonzero(a: Any, size: int | None, fill_value: Any) -> list[Array]:
@@ -228,7 +229,7 @@ def take_along_axis(
         return elements
     value = operand("take_along_axis", "arr", arr)
     index = _index_array("take_along_axis", narrow(indices))
-    value, dim = flat_or_axis("take_along_axis", value, axis)
+    value, dim = flat_or_axis("take_along_axis", beside_indices(value, index), axis)
     if index.ndim != value.ndim:
         raise ShapeError(f"take_along_axis: arr and indices must have the same number of dimensions, got {value.shape} and {index.shape}")
     if mode == "one_hot":
@@ -360,7 +361,7 @@ def compress(condition: Any, a: Any, axis: int | None = None, *, size: int | Non
             raise OutOfBoundsError(f"compress: condition has true entries beyond the {value.shape[dim]} elements of the axis")
         mask = lax.slice_in_dim(mask, 0, value.shape[dim])
     (positions,) = nonzero(mask, size=size, fill_value=value.shape[dim])
-    index = (slice(None),) * dim + (positions,)
+    index = (slice(None),) * dim + (beside(positions, value) if size is None else positions,)  # as x[mask], which reads it on the host
     return value[index] if size is None else _get(value, index, "fill", fill_value)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.arrays.array import Array
-from volta_fn.core.arrays.memory import constrained
+from volta_fn.core.arrays.memory import beside, constrained
 from volta_fn.core.aval import as_integer, broadcasts_to, canonical_shape, sizes_of
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, ShapeError
@@ -345,7 +345,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     number_or_numbers = array(narrow(repeats))
     if number_or_numbers.dtype in dtypes.INEXACT and number_or_numbers.size:
         raise ArgumentTypeError(f"repeat: repeats must be integers, got {number_or_numbers.dtype.name}")
-    counts = movement.broadcast_to(number_or_numbers, (value.shape[dim],))  # traced, inside a traced function
+    counts = movement.broadcast_to(beside(number_or_numbers, value), (value.shape[dim],))  # traced, inside a traced function
     if total_repeat_length is None:
         numbers = concrete("repeat", "repeats", number_or_numbers, "Give total_repeat_length= if it is traced.")
         numbers = np.broadcast_to(numbers, counts.shape)

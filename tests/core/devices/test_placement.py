@@ -340,3 +340,53 @@ def test_specs_need_a_mesh(spec: P) -> None:
     for place in (lambda: vf.device_put(x, spec), lambda: vf.jit(lambda x: x + 1, in_shardings=spec)(x)):
         with pytest.raises(ArgumentError, match="no mesh is set"):
             place()
+
+
+def _put(values: Any, device: vf.Device) -> Any:
+    return vf.device_put(vnp.asarray(values), device)
+
+
+#: Functions of an array, and of indices that may lie on another device.
+READS: dict[str, Any] = {
+    "x[i]": lambda x, i: x[i],
+    "x[i, i]": lambda x, i: vnp.outer(x, x)[i, i],
+    "x[:, i]": lambda x, i: vnp.outer(x, x)[:, i],
+    "x[0, i]": lambda x, i: vnp.outer(x, x)[0, i],
+    "x[-i]": lambda x, i: x[-i],
+    "x[many]": lambda x, i: vnp.tile(x, 5000)[vnp.repeat(i, 10000)],
+    "x[scalar]": lambda x, i: x[i[0]],
+    "set": lambda x, i: x.at[i].set(5.0),
+    "add": lambda x, i: x.at[i[0]].add(1.0),
+    "get": lambda x, i: x.at[i].get(mode="clip"),
+    "take": vnp.take,
+    "take rows": lambda x, i: vnp.take(vnp.outer(x, x), i, 1),
+    "take_along_axis": lambda x, i: vnp.take_along_axis(x, i, 0),
+    "segment_sum": lambda x, i: vf.ops.segment_sum(x[:2], i, 4),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS.keys())
+def test_an_index_on_another_device_is_an_argument_as_others_are(eight: list[vf.Device], read: Any) -> None:
+    x, index = vnp.arange(4, dtype="float32"), np.array([2, 1], "int32")
+    expected = read(x, vnp.asarray(index))
+    for array, place, where in ((x, eight[1], eight[1]), (_put(x, eight[2]), eight[0], eight[2]), (_put(x, eight[2]), eight[2], eight[2])):
+        result = read(array, _put(index, place))
+        assert result.devices() == {where}
+        np.testing.assert_array_equal(result, expected)
+    with pytest.raises(DeviceError, match="different devices"):
+        read(_put(x, eight[2]), _put(index, eight[1]))
+
+
+def test_masks_are_read_wherever_they_are(eight: list[vf.Device]) -> None:
+    x, mask = vnp.arange(4), _put([True, False, True, False], eight[1])
+    assert x[mask].devices() == {eight[0]}
+    assert _put(x, eight[2])[mask].devices() == {eight[2]}
+    assert vnp.extract(mask, x).devices() == {eight[0]}
+    assert vnp.repeat(x, _put([1, 0, 2, 1], eight[1])).devices() == {eight[0]}
+
+
+def test_indices_of_nonzero_elements_are_where_the_elements_are(eight: list[vf.Device]) -> None:
+    x = _put([0, 3, 0, 5], eight[1])
+    results = [*vnp.nonzero(x), vnp.flatnonzero(x), vnp.argwhere(x), *vnp.where(x > 0), vnp.bincount(x), vnp.histogram(x)[0]]
+    assert [result.device for result in results] == [eight[1]] * len(results)
+    np.testing.assert_array_equal(results[0], [1, 3])

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import collections
 import ctypes
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, unmasked, wrap
 from volta_fn.core.aval import MemorySpace, ShapedArray, ShapeDtypeStruct
-from volta_fn.core.devices.device import Device, find_device
-from volta_fn.core.trace import Tracer
-from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ExportError, ShapeError
+from volta_fn.core.devices.device import Device, current_default_device, find_device
+from volta_fn.core.trace import EVAL, Tracer, current_trace
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ExportError, ShapeError
 from volta_fn.lazy_imports import deferred, load
 
 _structures = deferred("volta_fn.tree.structures")  # which loads optree
@@ -178,6 +179,41 @@ def beside(x: T, template: Any) -> T:
         return x
     moved: T = device_put(x, template.device)
     return moved
+
+
+def common_device(arrays: Sequence[Any]) -> Device:
+    """Return the device that holds all `arrays` (the default device for none).
+
+    Numbers of Python and arrays on the default device go where the others are, and all go to the home of a group of devices. Raises
+    `DeviceError` if the others are on several devices.
+    """
+    if not arrays:
+        return current_default_device()
+    device: Device = arrays[0].device
+    if all(a.device is device for a in arrays):
+        return device
+    if (group := next((a.device for a in arrays if a.device.sharding is not None), None)) is not None:
+        home: Device = group.home
+        return home
+    default, fixed = current_default_device(), [a.device for a in arrays if a.shape or not a.weak_type]
+    devices = {d for d in fixed if d is not default} or {*fixed} or {device}
+    if len(devices) > 1:
+        counts = Counter(str(a.device) for a in arrays)
+        where = ", ".join(f"{count} on {name}" for name, count in counts.items())
+        raise DeviceError(f"the arguments are on different devices ({where}); move them with device_put")
+    return devices.pop()
+
+
+def beside_indices(x: T, index: Any) -> T:
+    """Return an array on the common device of it and its arrays of integer indices.
+
+    Boolean masks are read on the host, and do not count. The array stays where it is while tracing, and if one of them is split.
+    """
+    items = index if type(index) is tuple else (index,)
+    arrays = [i for i in (x, *items) if type(i) is ConcreteArray and (i is x or i.dtype != np.bool_)]
+    if type(x) is not ConcreteArray or all(a.device is x.device for a in arrays) or current_trace() is not EVAL:
+        return x
+    return x if any(a.device.sharding is not None for a in arrays) else cast(T, device_put(x, common_device(arrays)))
 
 
 def split_like(x: T, template: Any) -> T:

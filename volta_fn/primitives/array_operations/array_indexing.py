@@ -15,7 +15,7 @@ import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, ArraySpec, ConcreteArray, array_spec, as_value, attach, brief, from_host, wrap
-from volta_fn.core.arrays.memory import split_like
+from volta_fn.core.arrays.memory import beside_indices, split_like
 from volta_fn.core.aval import Shape
 from volta_fn.core.dimension import is_symbolic, is_symbolic_dim, span
 from volta_fn.core.trace import EVAL, Tracer, bind, concrete_or_raise, current_trace, is_concrete
@@ -367,7 +367,7 @@ def get_item(array: Any, index: Any) -> Array:
         return rows
     if type(index) is tuple and (elements := _read_at_once(array, index)) is not None:
         return elements
-    value = as_value(array)
+    value = beside_indices(as_value(array), index)
     return read(value, parse_index(index, value.shape), None)
 
 
@@ -387,7 +387,7 @@ def _read_at_once(array: Any, index: tuple[Any, ...]) -> Array | None:
         kind = type(item)
         if kind is ConcreteArray or kind is np.ndarray:
             if kind is ConcreteArray:
-                if item._spec.device.sharding is not None:
+                if item._spec.device is not array._spec.device:
                     return None
                 item = item._buffer
             if type(item) is not np.ndarray or not 0 < item.size <= _FEW:
@@ -417,7 +417,7 @@ def read_by_numpy(function: Callable[..., np.ndarray], array: Any, index: Any, a
     """
     if type(array) is not ConcreteArray or current_trace() is not EVAL or (axis is not None and not array.shape):
         return None
-    buffer, at = array._buffer, index._buffer if type(index) is ConcreteArray else index
+    buffer, at = array._buffer, index._buffer if type(index) is ConcreteArray and index._spec.device is array._spec.device else index
     if type(buffer) is not np.ndarray or type(at) is not np.ndarray or at.dtype.kind != "i" or at.size > _FEW or _is_split(array, index):
         return None
     try:
@@ -435,7 +435,7 @@ def read_slices(array: Any, index: Any, axis: int | None) -> Array | None:
     elements = read_by_numpy(np.ndarray.take, array, index, axis)
     if elements is not None or type(array) is not ConcreteArray or type(index) is not ConcreteArray:
         return elements
-    shape = array.shape
+    array, shape = beside_indices(array, index), array.shape
     dim = axis if axis is not None else 0 if len(shape) == 1 else -1
     if current_trace() is not EVAL or index.dtype.kind not in "iu" or not 0 <= dim < len(shape) or not index.size or settings.permissive:
         return None

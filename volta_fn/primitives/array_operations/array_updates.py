@@ -15,7 +15,7 @@ import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn.core.arrays.array import Array, as_value, attach
-from volta_fn.core.arrays.memory import constrained
+from volta_fn.core.arrays.memory import beside_indices, constrained
 from volta_fn.core.aval import broadcasts_to, check_promotion
 from volta_fn.core.refs import Ref
 from volta_fn.core.trace import Tracer
@@ -107,7 +107,7 @@ class AtIndex:
     __slots__ = ("array", "index")
 
     def __init__(self, array: Array, index: Any) -> None:
-        self.array = array
+        self.array = beside_indices(array, index)
         self.index = index
 
     def __repr__(self) -> str:
