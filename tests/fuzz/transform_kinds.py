@@ -18,8 +18,8 @@ def complexes(d: Draft) -> str:
     x = d.pick(least=1)
     y, n = d.like(x), d.shape(x)[-1]
     z, w = f"({x} + 1j * {y})", f"(1.5 + jnp.abs({x}) - 0.5j * {y})"
-    matrix = f"({d.new((n, n))} * 0.3 + 1j * {d.new((n, n))} * 0.3 + jnp.diag(2.0 + jnp.arange({n})))"
-    hermitian = f"(lambda m_: m_ @ m_.conj().T + jnp.diag(3.0 * jnp.arange({n})) + jnp.eye({n}))({matrix})"
+    matrix = f"({d.new((n, n))} * 0.3 + 1j * {d.new((n, n))} * 0.3 + jnp.diag(2.0 + jnp.arange({n})).astype({x}.dtype))"
+    hermitian = f"(lambda m_: m_ @ m_.conj().T + jnp.diag(1 + 3.0 * jnp.arange({n})).astype({x}.dtype))({matrix})"
     forms = (
         f"{z} * {w}",
         f"{z} / {w}",
