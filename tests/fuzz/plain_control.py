@@ -33,7 +33,14 @@ def _selected(condition: Any, yes: Any, no: Any) -> Any:
 
 def _arrays(values: Any, like: Any = None) -> Any:
     """Return values as arrays, of the dtypes of others where their own are weak."""
-    return tree.map(jnp.asarray, values) if like is None else tree.map(lambda x, y: jnp.asarray(x, y.dtype), values, like)
+    return tree.map(jnp.asarray, values) if like is None else tree.map(_of_type, values, like)
+
+
+def _of_type(x: Any, like: Any) -> Any:
+    """Return a value as an array of the dtype of another, which Python's numbers leave weak."""
+    if not like.weak_type:
+        return jnp.asarray(x, like.dtype)
+    return x if hasattr(x, "dtype") else vf.jit(lambda y: y)(float(x) if like.dtype.kind == "f" else x)
 
 
 def _initial(carry: Any, step: Callable[[Any], Any]) -> Any:
@@ -41,7 +48,11 @@ def _initial(carry: Any, step: Callable[[Any], Any]) -> Any:
     if all(hasattr(x, "dtype") for x in tree.leaves(carry)):
         return carry
     types = vf.eval_shape(step, carry)
-    return tree.map(lambda x, t: x if hasattr(x, "dtype") else jnp.asarray(x, jnp.result_type(x, t.dtype)), carry, types)
+    return tree.map(
+        lambda x, t: x if hasattr(x, "dtype") else _of_type(x, t) if t.weak_type else jnp.asarray(x, jnp.result_type(x, t.dtype)),
+        carry,
+        types,
+    )
 
 
 def _stacked(values: Sequence[Any], axis: int = 0) -> Any:
@@ -140,17 +151,21 @@ class _Overlaid:
 
 
 def _forward(function: Any, selected: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the gradient of a function of arrays as its tangents along each of their elements."""
+    """Return the gradient of a function of arrays as its tangents along each of their elements.
+
+    As in JAX, that by x + iy is the derivative of the real part by x, minus i times that by y.
+    """
     gradient = []
     for i, x in enumerate(selected):
         tangents = [jnp.zeros_like(other) for other in selected]
-        along = lambda t, i=i, tangents=tangents: vf.jvp(function, selected, (*tangents[:i], t, *tangents[i + 1 :]))[1]
+        along = lambda t, i=i, tangents=tangents: jnp.real(vf.jvp(function, selected, (*tangents[:i], t, *tangents[i + 1 :]))[1])
         basis = jnp.eye(x.size, dtype=x.dtype).reshape(x.size, *x.shape)
-        gradient.append(vf.vmap(along)(basis).reshape(x.shape).astype(x.dtype) if x.size else x)
+        parts = [vf.vmap(along)(unit * basis) for unit in ((1, 1j) if x.dtype.kind == "c" else (1,))] if x.size else [x]
+        gradient.append(sum([p * unit for p, unit in zip(parts, (1, -1j), strict=False)]).reshape(x.shape).astype(x.dtype))
     return tuple(gradient)
 
 
-def grad(function: Any, argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
+def grad(function: Any, argnums: int | tuple[int, ...] = 0, holomorphic: bool = False) -> Callable[..., Any]:
     """Return the gradient by forward mode; by reverse mode where that is refused, and of trees."""
 
     def gradient(*arguments: Any) -> Any:
@@ -163,11 +178,11 @@ def grad(function: Any, argnums: int | tuple[int, ...] = 0) -> Callable[..., Any
             return function(*values)
 
         if any(isinstance(arguments[i], (dict, tuple)) for i in positions):
-            return vf.grad(function, argnums)(*arguments)
+            return vf.grad(function, argnums, holomorphic=holomorphic)(*arguments)
         try:
             result = _forward(of_selected, tuple([arguments[i] for i in positions]))
         except GradientError:
-            return vf.grad(function, argnums)(*arguments)
+            return vf.grad(function, argnums, holomorphic=holomorphic)(*arguments)
         return result[0] if isinstance(argnums, int) else result
 
     return gradient
@@ -177,18 +192,20 @@ def vjp(function: Any, *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """Return a function's results, and the gradient of their sum weighted by cotangents."""
 
     def pull(cotangents: Any) -> Any:
-        products = lambda *xs: tree.map(lambda r, c: (r * c).sum(), function(*xs), cotangents)
+        products = lambda *xs: tree.map(lambda r, c: jnp.real((r * c).sum()), function(*xs), cotangents)
         return grad(lambda *xs: sum(tree.leaves(products(*xs))), tuple(range(len(primals))))(*primals)
 
     return function(*primals), pull
 
 
-def jacrev(function: Any, argnums: tuple[int, ...]) -> Callable[..., Any]:
+def jacrev(function: Any, argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """Return the Jacobian by forward mode; by reverse mode where that is refused."""
 
     def jacobian(*arguments: Any) -> Any:
-        try:
-            return vf.jacfwd(function, argnums)(*arguments)
+        selected = arguments[argnums] if isinstance(argnums, int) else [arguments[i] for i in argnums]
+        dtype = jnp.result_type(*tree.leaves(selected))
+        try:  # cotangents have the dtype of what is derived by, tangents that of the results
+            return tree.map(lambda x: x.astype(dtype), vf.jacfwd(function, argnums)(*arguments))
         except GradientError:
             return vf.jacrev(function, argnums)(*arguments)
 

@@ -15,6 +15,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.fuzz import transform_blocks as blocks
 from tests.fuzz import transform_calls as calls
+from tests.fuzz import transform_kinds as kinds
 from tests.fuzz import transforms
 from tests.fuzz.test_lowering import first_seed
 from tests.stress.amount import rounds
@@ -69,6 +70,12 @@ def test_programs_are_read_as_they_are_written() -> None:
         (calls.called, "vmap", batching_rules, "pure_callback"),
         (calls.recomputed, "grad", transpose_rules, "mul"),
         (calls.compiled, "vmap", batching_rules, "scan"),
+        (kinds.complexes, "grad", transpose_rules, "mul"),
+        (kinds.complexes, "vmap", batching_rules, "cumsum"),
+        (kinds.raw, "grad", transpose_rules, "gather"),
+        (kinds.raw, "vmap", batching_rules, "scatter_add"),
+        (kinds.pairs, "grad", transpose_rules, "reduce_window_sum"),
+        (kinds.pairs, "vmap", batching_rules, "sort"),
     ],
     ids=lambda value: getattr(value, "__name__", value if isinstance(value, str) else "batch" if value is batching_rules else "transpose"),
 )
@@ -78,7 +85,7 @@ def test_planted_mistakes_are_found(
     """A rule whose results are one percent too large."""
     primitive = PRIMITIVES[name]
     rule = table.get(primitive, primitive.transpose if table is transpose_rules else primitive.batch)
-    enlarged = lambda x: x * 1.01 if isinstance(x, vf.Array) and x.dtype == "float64" else x
+    enlarged = lambda x: x * 1.01 if isinstance(x, vf.Array) and x.dtype in ("float64", "complex128") else x
 
     def wrong(*arguments: Any, **params: Any) -> Any:
         result = rule(*arguments, **params)

@@ -32,6 +32,7 @@ from tests.fuzz.plain_control import PLAIN
 from tests.fuzz.programs import on_target
 from tests.fuzz.transform_blocks import BLOCKS, helpers
 from tests.fuzz.transform_calls import CALL_BLOCKS, DEVICES, call_helpers
+from tests.fuzz.transform_kinds import KIND_BLOCKS
 from volta_fn import dtypes
 from volta_fn.errors import OutOfBoundsError, VoltaError
 
@@ -56,6 +57,7 @@ _SPREADS = 16
 _REFUSALS = {
     "computes in": "factors of matrices of 16 bits, which JAX's CPU lacks as well, once it runs",
     "cannot pass a while_loop": "JAX lets the gradient pass a branch that is not taken, or a loop whose results no input moves",
+    "has no spectrum unless n": "NumPy refuses it, too",
     "a custom_vjp rule, which has only a reverse derivative": "in a branch that is not taken",
 }
 
@@ -256,7 +258,7 @@ class Draft:
 
     def __init__(self, seed: int, only: str | None = None) -> None:
         self.draw = random.Random(seed)
-        blocks = {**BLOCKS, **CALL_BLOCKS}
+        blocks = {**BLOCKS, **CALL_BLOCKS, **KIND_BLOCKS}
         self._blocks = {block: weight for block, weight in blocks.items() if only in (None, block.__name__)}
         self._dtype = self.draw.choice(("float64",) * 6 + ("float32",) * 3 + _HALVES)
         self._sizes = [self.draw.choice(_SIZES) for _ in range(2)]
@@ -613,7 +615,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpu", action="store_true", help="on a GPU, instead of machine code and NumPy")
     parser.add_argument("--jax", action="store_true", help="against JAX, which takes ten times as long")
     parser.add_argument("--quick", action="store_true", help="eagerly in NumPy alone")
-    parser.add_argument("--only", choices=[block.__name__ for block in (*BLOCKS, *CALL_BLOCKS)], help="statements of one kind")
+    parser.add_argument(
+        "--only", choices=[block.__name__ for block in (*BLOCKS, *CALL_BLOCKS, *KIND_BLOCKS)], help="statements of one kind"
+    )
     parser.add_argument("--entry", type=Path, help="run the programs of a file, separated by empty lines")
     options = parser.parse_args(argv)
     ways = (("gpu", "jit"),) if options.gpu else WAYS[:1] if options.quick else WAYS

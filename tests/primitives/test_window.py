@@ -49,6 +49,7 @@ CASES: dict[str, tuple[str, Any, tuple, dict[str, Any]]] = {
     "same": ("max", -np.inf, (1, 3, 2), {"window_strides": (1, 2, 1), "padding": "SAME"}),
     "least": ("min", np.inf, (2, 2, 1), {"padding": ((1, 0), (0, 2), (0, 0))}),
     "sum": ("add", 0.0, (1, 3, 3), {"window_strides": (1, 2, 2), "padding": "SAME"}),
+    "same-dilated": ("max", -np.inf, (1, 3, 3), {"window_strides": (1, 3, 3), "base_dilation": (1, 2, 2), "padding": "SAME"}),
     "sum-dilated": ("add", 0.0, (1, 2, 2), {"base_dilation": (1, 2, 3), "window_dilation": (1, 3, 1), "padding": ((0, 0), (1, 2), (2, 0))}),
     "sum-from-a-number": ("add", 2.0, (1, 2, 2), {"padding": ((0, 0), (1, 1), (0, 0))}),
     "product-from-a-number": ("mul", 2.0, (1, 2, 2), {"padding": ((0, 0), (1, 1), (0, 0)), "base_dilation": (1, 2, 1)}),
@@ -99,7 +100,7 @@ def test_padding_may_cut_more_than_there_is(name: str, pads: tuple[int, int]) ->
             np.testing.assert_array_equal(vf.jit(vf.grad(lambda x: windows(x).sum()))(x), uses)
 
 
-@pytest.mark.parametrize("name", ["same", "least", "sum-dilated"])
+@pytest.mark.parametrize("name", ["same", "same-dilated", "least", "sum-dilated"])
 def test_gradients_and_second_derivatives_are_those_of_jax(name: str) -> None:
     jax = pytest.importorskip("jax")
     x = values(2, 5, 6)

@@ -162,9 +162,10 @@ def reduce_window(
     `computation` is a function of two arrays that treats elements alike. Of a pytree of arrays of one shape, with a pytree of initial
     values, the elements are reduced together: `computation` takes two such pytrees to one. Windows have `window_dimensions` elements at a
     distance of `window_dilation`, and begin every `window_strides` elements (None: 1) of the operand, whose elements `base_dilation`
-    spreads and which `padding` extends: "SAME", "SAME_LOWER", "VALID", or a (low, high) pair per dimension. Holes and padding count for
-    nothing. `lax.add`, `lax.max` and `lax.min` are fast, as pooling needs them; any other computation combines slices, one per element of
-    the window. All are differentiable; the derivative of a maximum goes to the first element of the window that equals it.
+    spreads and which `padding` extends: a (low, high) pair per dimension, or "SAME", "SAME_LOWER" or "VALID", which ignore
+    `base_dilation`, as in JAX. Holes and padding count for nothing. `lax.add`, `lax.max` and `lax.min` are fast, as pooling needs them;
+    any other computation combines slices, one per element of the window. All are differentiable; the derivative of a maximum goes to the
+    first element of the window that equals it.
 
     Raises `ShapeError` for a geometry that does not fit the operand and for operands of several shapes, `DTypeError` if `init_value` is of
     another dtype, `ArgumentError` if there are no operands, and what `reduce` raises for a `computation` of other results.
@@ -195,8 +196,8 @@ def reduce_window(
     strides = canonical_ints(window_strides, value.ndim, "reduce_window: window_strides")
     bases = canonical_ints(base_dilation, value.ndim, "reduce_window: base_dilation")
     dilations = canonical_ints(window_dilation, value.ndim, "reduce_window: window_dilation")
-    sizes, reach = [list(map(dilated, ns, by)) for ns, by in ((value.shape, bases), (taps, dilations))]
-    pads = canonical_padding(padtype_to_pads(sizes, reach, strides, padding), value.ndim, "reduce_window: padding")
+    reach = list(map(dilated, taps, dilations))
+    pads = canonical_padding(padtype_to_pads(value.shape, reach, strides, padding), value.ndim, "reduce_window: padding")
     (value, *others), (pads, *_) = zip(*[without_cut(v, tuple(range(v.ndim)), pads, bases) for v in values], strict=True)
     geometry = {"window_dimensions": taps, "window_strides": strides, "padding": pads, "base_dilation": bases, "window_dilation": dilations}
     if fast:
