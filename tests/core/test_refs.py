@@ -12,6 +12,7 @@ import pytest
 
 import volta_fn as vf
 from volta_fn.errors import ArgumentTypeError, DTypeError, RefError
+from volta_fn.extend.core import jaxpr_as_fun
 
 PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {}
 
@@ -294,6 +295,42 @@ def test_stages_tell_of_the_result_alone() -> None:
     assert lowered.out_info == {"sum": vf.ShapeDtypeStruct((3,), "float32")}
     assert vf.tree.structure({"sum": 0}) == lowered.out_tree == lowered.compile().out_tree
     assert vf.eval_shape(lambda r: r[...], REF) == vf.ShapeDtypeStruct((3,), "float32")
+
+
+def add_and_scale(ref: Any, x: Any) -> Any:
+    ref[...] += x
+    return {"first": ref[0] * x}
+
+
+def test_make_jaxpr_passes_the_values_of_references() -> None:
+    ref, arguments = vf.new_ref(vf.numpy.arange(3.0)), (vf.numpy.arange(3.0), 2.0)
+    argument, shapes = vf.make_jaxpr(add_and_scale, return_shape=True)(ref, 2.0)
+    assert shapes == {"first": vf.ShapeDtypeStruct((), "float32")}
+    for program, values in [
+        (argument, arguments),
+        (vf.make_jaxpr(add_and_scale, static_argnums=1)(ref, 2.0), arguments[:1]),
+        (vf.make_jaxpr(lambda x: add_and_scale(ref, x))(2.0), arguments[::-1]),
+        (vf.make_jaxpr(lambda x: vf.jit(add_and_scale)(ref, x))(2.0), arguments[::-1]),
+    ]:
+        first, last = jaxpr_as_fun(program)(*values)
+        assert float(first) == 4.0 and last.tolist() == [2.0, 3.0, 4.0]
+    assert ref[...].tolist() == [0.0, 1.0, 2.0]
+    two = vf.new_ref(1.0)
+    program = vf.make_jaxpr(lambda r: add_and_scale(r, two[...] + ref[1]))(vf.new_ref(vf.numpy.ones(2)))
+    assert [a.shape for a in program.in_avals] == [(2,), (), (3,)]
+    with pytest.raises(RefError, match="one mutable reference as two arguments"):
+        vf.make_jaxpr(lambda a, b: a[0] + b[0])(ref, ref)
+    with pytest.raises(RefError, match="returns a mutable reference"):
+        vf.make_jaxpr(lambda r: r)(ref)
+
+
+@pytest.mark.parametrize("ja", [jax, vf])
+def test_eval_shape_leaves_references_as_they_are(ja: Any) -> None:
+    ref = ja.new_ref(ja.numpy.arange(3.0))
+    shape = ja.ShapeDtypeStruct((), "float32")
+    assert ja.eval_shape(add_and_scale, ref, 1.0) == {"first": shape}
+    assert ja.eval_shape(lambda x: (add_and_scale(ref, x)["first"], x), shape) == (shape, shape)
+    assert ref[...].tolist() == [0.0, 1.0, 2.0]
 
 
 def test_branches_stash_gradients() -> None:

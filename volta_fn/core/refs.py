@@ -17,7 +17,7 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.arrays.array import Array, as_value, aval_of, from_host
 from volta_fn.core.aval import ShapedArray, Typed, check_option
-from volta_fn.core.staging import DynamicJaxprTrace, UsedRefsError
+from volta_fn.core.staging import DynamicJaxprTrace, UsedRefsError, function_name, wraps
 from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace
 from volta_fn.dtypes import promote
 from volta_fn.errors import DTypeError, RefError
@@ -432,3 +432,45 @@ def discharged(call: Callable[[list[Ref]], T]) -> T:
             if not new:
                 raise
             refs = [*refs, *new]
+
+
+def taking_values(
+    fun: Callable[..., Any], positions: Sequence[int], constant: Sequence[bool], inner: Sequence[Ref], outer: Sequence[Ref], passing: Any
+) -> Callable[..., Any]:
+    """Return a function of values in place of references.
+
+    Its result is that of `fun` and the last values. Values at `positions` are those of `inner`, or of new references if there are none;
+    `_ref_values` has those of `outer`.
+    """
+
+    @wraps(fun)
+    def run(*args: Any, _ref_values: Sequence[Any] = (), **kwargs: Any) -> Any:
+        leaves, structure = tree.flatten(with_view_nodes((args, kwargs)))
+        values = [leaves[i] for i in positions]
+        refs = inner or [Ref(value, c, passing) for value, c in zip(values, constant, strict=True)]
+        with bound([*refs, *outer], [*values, *_ref_values]):
+            positional, named = tree.unflatten(structure, with_leaves_at(positions, leaves, refs))
+            result = fun(*positional, **named)
+            check_no_refs(result, function_name(fun))
+            return result, read_all([*refs, *outer])
+
+    return run
+
+
+def shapes_with_refs(
+    trace: Callable[..., tuple[T, Any]], fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[T, Any]:
+    """Trace a function of values in place of references."""
+    leaves, structure = tree.flatten(with_view_nodes((tuple(args), kwargs)))
+    arguments = RefArguments(leaves, positions_of_refs(leaves), function_name(fun))
+
+    def run(outer: list[Ref]) -> tuple[T, Any]:
+        if not arguments.refs and not outer:
+            return trace(fun, args, kwargs)
+        function = taking_values(fun, arguments.positions, [r.is_constant for r in arguments.refs], (), outer, None)
+        positional, named = tree.unflatten(structure, arguments.values())
+        with borrowed(arguments.refs):
+            program, shapes = trace(function, positional, {**named, "_ref_values": read_all(outer)} if outer else named)
+        return program, shapes[0]
+
+    return discharged(run)

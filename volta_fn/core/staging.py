@@ -40,6 +40,7 @@ from volta_fn.settings import current as settings
 from volta_fn.source import Position, current_scope, in_scope, parameter_names, user_code_position
 
 _structures = deferred("volta_fn.tree.structures")  # which loads optree
+_refs = deferred("volta_fn.core.refs")  # which imports this module
 
 # From functions of pytrees to functions of flat lists of arrays.
 
@@ -504,6 +505,9 @@ def make_jaxpr(
     Arguments may be arrays or `ShapeDtypeStruct`; those at `static_argnums` are constants. `axis_env` has the names and sizes of axes
     for collectives. With `return_shape` the result is a pair of the program and the shapes and dtypes of the results.
 
+    The program takes the value of a reference in place of one that is an argument, and the values of others that `fun` uses after all
+    arguments. The last values of both are its last results.
+
     >>> vf.make_jaxpr(lambda x: vf.lax.sin(x) * 2.0)(1.0)
     { lambda ; a:f32[]. let
         b:f32[] = sin a
@@ -527,7 +531,7 @@ def make_jaxpr(
         with ExitStack() as axes:
             for name, size in axis_env or ():
                 axes.enter_context(bound_axis(name, size))
-            closed, shapes = _program_and_shapes(of_dynamic if fixed else fun, dynamic, kwargs)
+            closed, shapes = _refs.shapes_with_refs(_program_and_shapes, of_dynamic if fixed else fun, dynamic, kwargs)
         return (closed, shapes) if return_shape else closed
 
     to_jaxpr.__name__ = f"make_jaxpr({function_name(fun)})"
@@ -559,7 +563,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         results[:] = [leaf if isinstance(leaf, ShapeDtypeStruct) else None for leaf in leaves]
         return [leaf for leaf, shape in zip(leaves, results, strict=True) if shape is None]
 
-    shapes = iter(_program_and_shapes(of_arrays, args, kwargs)[1])
+    shapes = iter(_refs.shapes_with_refs(_program_and_shapes, of_arrays, args, kwargs)[1])
     return tree.unflatten(structure, [next(shapes) if shape is None else shape for shape in results])
 
 

@@ -20,15 +20,13 @@ from volta_fn.core.refs import (
     Ref,
     RefArguments,
     borrowed,
-    bound,
-    check_no_refs,
     positions_of_refs,
     read_all,
-    with_leaves_at,
+    taking_values,
     with_view_nodes,
     write_all,
 )
-from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, describe_data, function_name, leaf_structure, wraps
+from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, describe_data, function_name, leaf_structure
 from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError
 from volta_fn.jit.cache import JitOptions, ProgramCache, Request, key_function, resolve_options, shared_cache
@@ -459,7 +457,7 @@ class RefPassing:
         self.options = options
         self.jitted = jitted
         self.fun = fun
-        self.closing_over = jitted(self._with_values(), options) if refs else None
+        self.closing_over = jitted(taking_values(fun, (), (), (), self.refs, self), options) if refs else None
         #: Functions of arguments with values in place of references, by where these are.
         self.by_positions: dict[Any, PjitFunction[..., Any]] = {}
         #: Whether derivative rules keep arguments: each program is one of certain references then.
@@ -506,34 +504,5 @@ class RefPassing:
         if key not in self.by_positions:
             if len(self.by_positions) >= _TRANSFORMS:
                 self.by_positions.clear()
-            self.by_positions[key] = self.jitted(self._with_values_at(arguments.positions, constant, outer), self.options)
+            self.by_positions[key] = self.jitted(taking_values(self.fun, arguments.positions, constant, outer, (), self), self.options)
         return _RefCall(self.by_positions[key], positional, named, arguments.refs, arguments.refs)
-
-    def _with_values(self) -> Callable[..., Any]:
-        fun, refs = self.fun, self.refs
-
-        @wraps(fun)
-        def run(*args: Any, _ref_values: Sequence[Any], **kwargs: Any) -> Any:
-            with bound(refs, _ref_values):
-                result = fun(*args, **kwargs)
-                check_no_refs(result, self.name)
-                return result, read_all(refs)
-
-        return run
-
-    def _with_values_at(self, positions: Sequence[int], constant: Sequence[bool], outer: Sequence[Ref]) -> Callable[..., Any]:
-        """Return a function of values in place of `outer`, or of new references."""
-        fun = self.fun
-
-        @wraps(fun)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            leaves, structure = tree.flatten(with_view_nodes((args, kwargs)))
-            values = [leaves[i] for i in positions]
-            refs = outer or [Ref(value, c, self) for value, c in zip(values, constant, strict=True)]
-            with bound(refs, values):
-                positional, named = tree.unflatten(structure, with_leaves_at(positions, leaves, refs))
-                result = fun(*positional, **named)
-                check_no_refs(result, self.name)
-                return result, read_all(refs)
-
-        return run
