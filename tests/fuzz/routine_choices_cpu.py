@@ -138,7 +138,7 @@ CHOICES: dict[str, Choices] = {
     ],
     "window": [
         *each("library.pooling", _TILE=(1, 40), _MOST_BYTES=(1, 256), _VECTORS=(1, 2), _TASK=(1,)),
-        *each("library.pooling", _ARGMAX_TASK=(1,), _COTANGENT_TASK=(1,), _UNROLLED=(0, _BIG)),
+        *each("library.pooling", _ARGMAX_TASK=(1,), _COTANGENT_TASK=(1,), _UNROLLED=(0, _BIG), _BLOCK=(1, 2)),
         *each("library.movement", _NEAR=(0, 1)),
     ],
     "gather": [

@@ -28,6 +28,8 @@ from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, reshape_p, rev_p, squeeze_p, transpose_p
 from volta_fn.primitives.data_movement.slicing import slice_p
 from volta_fn.primitives.elementwise import arithmetic
+from volta_fn.primitives.linalg.solvers import cholesky_p, lu_p, qr_p, triangular_solve_p
+from volta_fn.primitives.linalg.spectral import eig_p, eigh_p, svd_p
 from volta_fn.primitives.loops import while_p
 from volta_fn.primitives.scan import scan_p
 from volta_fn.runtime.native_calls import silenced
@@ -44,6 +46,9 @@ _log = logging.getLogger("volta_fn")
 
 #: Elements from which on a program takes less time than NumPy.
 _FAST_SIZE = 512
+
+#: What NumPy's kernels compute matrix by matrix, by SciPy's wrappers, which take longer than programs of any size.
+_FACTORISATIONS = frozenset([cholesky_p, eig_p, eigh_p, lu_p, qr_p, svd_p, triangular_solve_p])
 
 #: A loop that runs more equations than this, of half a microsecond each in NumPy, is compiled when it is first met.
 _LONG_LOOP = 100_000
@@ -190,7 +195,7 @@ class CpuBackend(NumpyBackend):
         if not self.native:
             return first
         eqn = _equation(primitive, avals, params)
-        if has_effects(eqn) or not (primitive.holds_programs or _size(eqn) >= _FAST_SIZE):
+        if has_effects(eqn) or not (primitive.holds_programs or primitive in _FACTORISATIONS or _size(eqn) >= _FAST_SIZE):
             return first
         if is_faster_in_numpy(primitive, avals):
             return first

@@ -213,3 +213,27 @@ def test_huge_operations_are_compiled_when_they_are_first_met(monkeypatch: pytes
     half = jnp.asarray(x[:5002].reshape(82, 61), "float16")
     np.testing.assert_allclose(np.asarray(half @ half.T, float), np.asarray(half, float) @ np.asarray(half, float).T, atol=0.05)
     assert names == ["erf_inv", "dot_general"]
+
+
+@pytest.mark.parametrize("stack", [(), (7,)])
+def test_factorisations_of_small_matrices_are_compiled(stack: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In NumPy's kernels each matrix would take a call of SciPy's wrapper; signs and digits are those of jitted calls."""
+    names: set[str] = set()
+    program_of = cpu_device.CpuBackend._program_of
+
+    def noted(self: Any, eqn: Any, *more: Any) -> Any:
+        names.add(eqn.primitive.name)
+        return program_of(self, eqn, *more)
+
+    monkeypatch.setattr(cpu_device.CpuBackend, "_program_of", noted)
+    size = 5 + len(stack)  # of no other test, whose kernels would be compiled already
+    square = RNG.normal(size=(*stack, size, size)).astype(np.float32)
+    definite = square @ square.swapaxes(-1, -2) + np.eye(size, dtype=np.float32)
+    functions = {"cholesky": definite, "eigh": definite, "qr": square, "svd": square, "eig": square, "inv": square}
+    for name, x in functions.items():
+        function = getattr(jnp.linalg, name)
+        jitted = tree.leaves(vf.jit(function)(x))
+        for _ in range(4):
+            for eager, wanted in zip(tree.leaves(function(jnp.asarray(x))), jitted, strict=True):
+                np.testing.assert_allclose(np.asarray(eager), np.asarray(wanted), rtol=1e-4, atol=1e-5)
+    assert {"cholesky", "eigh", "qr", "svd", "eig", "lu"} <= names

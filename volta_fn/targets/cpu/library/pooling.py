@@ -34,7 +34,7 @@ def position_of(f: Function, windows: Windows, row: Value) -> list[Value]:
     return f.coordinates(f.remainder(row, windows.results), [axis.positions for axis in windows.vertical])
 
 
-def _over_axis(f: Function, axis: Axis, position: Value, carried: list[Value], body: Body) -> list[Value]:
+def _over_axis(f: Function, axis: Axis, position: Value, carried: list[Value], body: Body, pool: _Pool | None = None) -> list[Value]:
     """Emit the body for every element that the taps of a window meet along an axis."""
     # Taps outside are left out by the loop's bounds.
     start = f.minus(f.times(position, axis.stride), i64(axis.low))
@@ -52,7 +52,7 @@ def _over_axis(f: Function, axis: Axis, position: Value, carried: list[Value], b
         return carried
     first = steps(f, f.minus(i64(0), start), axis.dilation)
     end = least(f, i64(axis.taps), steps(f, f.minus(i64((axis.size - 1) * axis.base + 1), start), axis.dilation))
-    return f.loop(first, end, 1, carried, at)
+    return pool.loop(f, first, end, axis.taps, carried, at) if pool else f.loop(first, end, 1, carried, at)
 
 
 def over_rows(f: Function, axes: Sequence[Axis], position: Sequence[Value], carried: list[Value], body: Body) -> list[Value]:
@@ -102,6 +102,7 @@ def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: 
 _TILE, _MOST_BYTES = 2048, 1 << 15
 _VECTORS = 4
 _TASK = 1 << 14
+_BLOCK = 64  # terms of a blocked sum, which bounds the rounding error of long sums
 
 
 class _Pool(NamedTuple):
@@ -125,6 +126,20 @@ class _Pool(NamedTuple):
 
     def combine(self, f: Function, x: Number, y: Number) -> Number:
         return combine(f, self.reduction, x, y)
+
+    def loop(self, f: Function, start: Value, end: Value, most: int, carried: list[Value], body: Body, step: int = 1) -> list[Value]:
+        """Emit a loop that combines; long sums that round are blocked."""
+        if most <= 2 * _BLOCK * step or not self.reduction.rounds or self.dtype not in dtypes.INEXACT:
+            return f.loop(start, end, step, carried, body)
+        neutral = constant(f, self.reduction.start(self.dtype), lanes_for(self.dtype)).components
+        parts = range(0, len(carried), len(neutral))
+
+        def block(i: Value, totals: list[Value]) -> list[Value]:
+            sums = f.loop(i, least(f, f.plus(i, i64(_BLOCK * step)), end), step, [*neutral] * len(parts), body, nonempty=True)
+            pairs = [[Number(self.dtype, tuple(v[k : k + len(neutral)])) for v in (totals, sums)] for k in parts]
+            return [component for old, new in pairs for component in self.combine(f, old, new).components]
+
+        return self.loop(f, start, end, most, carried, block, _BLOCK * step)
 
 
 def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str) -> Routine | None:
@@ -240,7 +255,7 @@ def _down(
                 result += pool.combine(f, old, converted(f, read, pool.dtype)).components
             return result
 
-        sums = over_rows(f, windows.vertical, position, [*start.components] * len(counts), add)
+        sums = over_taps(f, windows.vertical, position, i64(0), [*start.components] * len(counts), partial(_over_axis, f, pool=pool), add)
         for k, count in enumerate(counts):
             total = converted(f, Number(pool.dtype, tuple(sums[each * k : each * (k + 1)])), dtype)
             offset = f.plus(f.times(f.plus(i, i64(k * lanes)), step), shift)
@@ -259,19 +274,16 @@ def _along(f: Function, pool: _Pool, padded: Value, result: Value, row: Value, f
             at = f.at(padded, f"[{pool.dtype.itemsize} x i8]", f.plus(start, f.times(k, axis.dilation)))
             return strided(f, pool.dtype, at, lanes, axis.stride)
 
-        total = tap(i64(0))
-        if axis.taps <= 16:
-            for k in range(1, axis.taps):
-                total = pool.combine(f, total, tap(i64(k)))
+        def add(k: Value, carried: list[Value]) -> list[Value]:
+            return [*pool.combine(f, Number(pool.dtype, tuple(carried)), tap(k)).components]
+
+        carried = [*tap(i64(0)).components]
+        if axis.taps > 16:
+            carried = pool.loop(f, i64(1), i64(axis.taps), axis.taps, carried, add)
         else:
-            more = f.loop(
-                i64(1),
-                i64(axis.taps),
-                1,
-                total.components,
-                lambda k, c: list(pool.combine(f, Number(pool.dtype, tuple(c)), tap(k)).components),
-            )
-            total = Number(pool.dtype, tuple(more))
+            for k in range(1, axis.taps):
+                carried = add(i64(k), carried)
+        total = Number(pool.dtype, tuple(carried))
         offset = f.plus(row, i)
         store(f, converted(f, total, pool.stored), f.at(result, f"[{pool.stored.itemsize} x i8]", offset), count=count)
 
