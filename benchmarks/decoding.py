@@ -78,7 +78,8 @@ def main() -> None:
     for name in ("tiny",) if options.quick else options.model:
         model = TINY if options.quick else MODELS[name]
         for rows in options.rows:
-            contestants, sizes = {"sum": total}, {}
+            contestants: dict[Any, Contestant] = {"sum": total}
+            sizes = {}
             for kind in options.kinds:
                 case = decode(np.random.default_rng(0), model, kind, rows)
                 sizes[kind] = weight_bytes(case)

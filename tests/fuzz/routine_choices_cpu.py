@@ -220,7 +220,7 @@ CHOICES: dict[str, Choices] = {
 NO_CHOICES = {
     *(f"attention.{name}" for name in ("blocks:_VECTORS", "blocks:_EXTRA")),
     *(f"attention.kernels:{name}" for name in ("PACKING", "STEP", "_STATISTICS", "_SUM")),
-    *(f"attention.few_queries:{name}" for name in ("_BYTE", "_STEP")),
+    *(f"attention.few_queries:{name}" for name in ("_BYTE", "_STEP", "_SCAN", "_RANGE_BYTES")),
     "attention:_WIDEST",
     *(f"attention:{name}" for name in ("FEWEST_LOGITS", "FEWEST_QUERIES")),  # routines are asked for directly
     *(f"convolution{name}" for name in (".blocking:NANOSECONDS", ":_CYCLE", ":_OVERHEAD")),
