@@ -210,9 +210,10 @@ def beside_indices(x: T, index: Any) -> T:
     Boolean masks are read on the host, and do not count. The array stays where it is while tracing, and if one of them is split.
     """
     items = index if type(index) is tuple else (index,)
-    arrays = [i for i in (x, *items) if type(i) is ConcreteArray and (i is x or i.dtype != np.bool_)]
-    if type(x) is not ConcreteArray or all(a.device is x.device for a in arrays) or current_trace() is not EVAL:
+    indices = [i for i in items if type(i) is ConcreteArray and i.dtype != np.bool_]
+    if type(x) is not ConcreteArray or all(i.device is x.device for i in indices) or current_trace() is not EVAL:
         return x
+    arrays = [x, *indices]
     return x if any(a.device.sharding is not None for a in arrays) else cast(T, device_put(x, common_device(arrays)))
 
 
