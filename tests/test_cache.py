@@ -35,8 +35,8 @@ def test_it_shows(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 def test_it_verifies(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    bad = folder / "ab" / NAMES[1]
-    bad.write_bytes((folder / "ab" / NAMES[0]).read_bytes())  # another's contents
+    bad = caches.path_of(folder, NAMES[1])
+    bad.write_bytes(caches.path_of(folder, NAMES[0]).read_bytes())  # another's contents
     printed = command(monkeypatch, capsys, "verify")
     assert f"deleted {bad}\n" in printed
     assert "2 entries" in printed

@@ -109,6 +109,8 @@ def test_no_task_begins_when_a_handler_has_raised(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")  # JAX, where another test has imported it
 @pytest.mark.parametrize("call", [1, 5])
 def test_a_handler_may_fork_between_tasks(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first task, too; the child, whose pool is new, ends the launch."""
